@@ -1,0 +1,77 @@
+package booking
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Code names a refusal. Codes are part of the public contract: clients branch on them.
+type Code string
+
+// The refusals. Each transport has one table from code to status.
+const (
+	Invalid         Code = "INVALID"
+	Unauthenticated Code = "UNAUTHENTICATED"
+	Forbidden       Code = "FORBIDDEN"
+	NotFound        Code = "NOT_FOUND" // also: not yours
+
+	SlotFull      Code = "SLOT_FULL"
+	SlotIsClosed  Code = "SLOT_CLOSED"
+	SlotPast      Code = "SLOT_PAST"
+	SlotNotOpen   Code = "SLOT_NOT_OPEN"
+	AlreadyBooked Code = "ALREADY_BOOKED"
+	Overlap       Code = "OVERLAP"
+	TooLate       Code = "TOO_LATE"
+	InvalidState  Code = "INVALID_STATE"
+	HoldExpired   Code = "HOLD_EXPIRED"
+
+	CapacityInUse        Code = "CAPACITY_IN_USE"
+	ScheduleInUse        Code = "SCHEDULE_IN_USE"
+	IdempotencyKeyReused Code = "IDEMPOTENCY_KEY_REUSED"
+
+	Overloaded     Code = "OVERLOADED"
+	Unavailable    Code = "UNAVAILABLE"
+	OutcomeUnknown Code = "OUTCOME_UNKNOWN"
+	Internal       Code = "INTERNAL"
+)
+
+// Business reports whether the code is an answer of the rules, which a client shows to its
+// user, rather than a fault of the input, of access or of the system.
+func (c Code) Business() bool {
+	switch c {
+	case SlotFull, SlotIsClosed, SlotPast, SlotNotOpen, AlreadyBooked, Overlap, TooLate, InvalidState,
+		HoldExpired, CapacityInUse, ScheduleInUse, IdempotencyKeyReused:
+		return true
+	default:
+		return false
+	}
+}
+
+// Error is a refusal: the call had no effect (or, with OutcomeUnknown, may be repeated with its
+// key to learn which). Message is for people, says what to do and carries no internals.
+type Error struct {
+	Code       Code
+	Message    string
+	RetryAfter time.Duration // when trying again may help; 0 = not said
+	OpensAt    time.Time     // SLOT_NOT_OPEN: when booking opens
+	Existing   AppointmentID // ALREADY_BOOKED: the appointment that stands
+	Cause      error         // for the log only
+}
+
+func (e *Error) Error() string {
+	if e.Cause != nil {
+		return fmt.Sprintf("%s: %s: %v", e.Code, e.Message, e.Cause)
+	}
+	return fmt.Sprintf("%s: %s", e.Code, e.Message)
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Refuse makes a refusal with a formatted message.
+func Refuse(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+func (id OrganizationID) String() string { return strconv.FormatInt(int64(id), 10) }

@@ -1,0 +1,9 @@
+DROP TABLE outbox_event;
+DROP TABLE appointment;
+DROP TABLE time_slot;
+DROP TABLE schedule_shift;
+DROP TABLE schedule;
+DROP TABLE patient;
+DROP TABLE doctor;
+DROP TABLE organization;
+DROP EXTENSION btree_gist;
