@@ -98,6 +98,7 @@ func (s search) candidates(ctx context.Context) []string {
 
 var (
 	digits  = regexp.MustCompile(`[0-9]+`)
+	leading = regexp.MustCompile(`^[0-9]+`)
 	version = regexp.MustCompile(`\(PostgreSQL\) ([0-9]+)`)
 )
 
@@ -108,6 +109,12 @@ func numberIn(path string) int {
 		return 0
 	}
 	n, _ := strconv.Atoi(all[len(all)-1])
+	return n
+}
+
+// numberAt is the number that a text begins with, 0 where it doesn't.
+func numberAt(text string) int {
+	n, _ := strconv.Atoi(leading.FindString(text))
 	return n
 }
 

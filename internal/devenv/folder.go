@@ -103,6 +103,9 @@ func makeOwned(path string, acc account) error {
 // waited for: it is about to stop.
 func (f *folder) acquire(ctx context.Context) error {
 	lock, err := os.OpenFile(f.file("lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("the data folder %s belongs to another user (was it made by root?): remove it, or use another folder: %w", f.path, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -165,12 +168,12 @@ func removeStale(parent string) {
 		if err != nil || time.Since(info.ModTime()) < time.Hour {
 			continue
 		}
-		lock, err := os.Open(filepath.Join(path, "lock"))
+		lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
-			continue
+			continue // another user's
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			_ = os.RemoveAll(path) // best effort: it may be another user's
+			_ = os.RemoveAll(path) // what can't be removed is no reason not to start
 		}
 		lock.Close()
 	}

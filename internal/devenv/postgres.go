@@ -2,6 +2,7 @@ package devenv
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,7 +158,7 @@ func (p *Postgres) initialize(ctx context.Context) error {
 		}
 		_, err = output(p.account.command(ctx, p.binaries.path("initdb"),
 			"--pgdata", fresh, "--username", superuser, "--pwfile", p.folder.file("password"),
-			"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", locale, "--no-sync"))
+			"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", locale))
 		if err == nil {
 			return os.Rename(fresh, data)
 		}
@@ -173,33 +174,27 @@ func (p *Postgres) initialize(ctx context.Context) error {
 func (p *Postgres) launch(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var err error
-	for range 10 {
-		port := p.opts.Port
+	restart := p.port != 0
+	for giveUp := time.Now().Add(15 * time.Second); ; {
+		port := cmp.Or(p.port, p.opts.Port) // a restart keeps its address
 		if port == 0 {
-			port = p.port // a restart keeps its address
-		}
-		if port == 0 {
+			var err error
 			if port, err = freePort(); err != nil {
 				return err
 			}
 		}
-		err = p.launchOn(ctx, port)
-		switch {
-		case err == nil:
+		err := p.launchOn(ctx, port)
+		if err == nil {
 			p.port = port
 			return nil
-		case errors.Is(err, errPortTaken) && p.opts.Port == 0 && p.port == 0:
-		case errors.Is(err, errStillThere) || errors.Is(err, errPortTaken) && p.port != 0:
-			// The processes of a killed postmaster take a moment to go.
-			if perr := pause(ctx, 200*time.Millisecond); perr != nil {
-				return err
-			}
-		default:
+		}
+		// The processes of a killed postmaster take a moment to go.
+		again := errors.Is(err, errStillThere) ||
+			errors.Is(err, errPortTaken) && (restart || p.opts.Port == 0)
+		if !again || time.Now().After(giveUp) || pause(ctx, 100*time.Millisecond) != nil {
 			return err
 		}
 	}
-	return err
 }
 
 var (

@@ -72,7 +72,7 @@ func newDB(t testing.TB, schema bool) *DB {
 	}
 	template := "template1"
 	if schema {
-		if template, err = server.template(ctx); err != nil {
+		if template, err = sharedTemplate(); err != nil {
 			t.Fatalf("devenv: make the template database: %v", err)
 		}
 	}
@@ -130,6 +130,16 @@ var shared = sync.OnceValues(func() (*Postgres, error) {
 	return Start(ctx, PostgresOptions{Settings: TestSettings})
 })
 
+var sharedTemplate = sync.OnceValues(func() (string, error) {
+	server, err := shared()
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	return server.template(ctx)
+})
+
 // template returns the name of a database that holds the migrated schema. The
 // name carries a hash of the migrations, so an old one is never taken for it.
 func (p *Postgres) template(ctx context.Context) (string, error) {
@@ -181,8 +191,14 @@ func (p *Postgres) clone(ctx context.Context, name, template string) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	sql := "CREATE DATABASE " + name + " TEMPLATE " + template
+	// Copying files took 30 ms where the default of 15 and later, copying
+	// through the WAL, took 170. Version 14 knows only the first, and no word for it.
+	if numberAt(conn.PgConn().ParameterStatus("server_version")) >= 15 {
+		sql += " STRATEGY FILE_COPY"
+	}
 	for {
-		_, err = conn.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template)
+		_, err = conn.Exec(ctx, sql)
 		var pgErr *pgconn.PgError
 		if !errors.As(err, &pgErr) || pgErr.Code != "55006" { // object_in_use
 			return err
