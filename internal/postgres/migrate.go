@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,7 +24,7 @@ import (
 // a migrator dies, the database stands exactly before or after a file, and the
 // next call goes on from there. A file waits at most two seconds for a lock,
 // because everyone who comes after queues behind it; then it is rolled back and
-// tried again for a minute. When ctx ends, the running file is rolled back.
+// tried again for a minute. When ctx ends, the running file is cancelled.
 //
 // A schema newer than the binary is left alone and is no error: that is an old
 // instance starting again in the middle of a roll-out.
@@ -67,16 +68,21 @@ func migrateDown(ctx context.Context, url string, files fs.FS) error {
 	return nil
 }
 
-// withMigrator runs do on a connection of its own and reads "nothing to do" as
-// success.
+// withMigrator runs do on a connection of its own.
 func withMigrator(ctx context.Context, url string, files fs.FS, do func(*migrate.Migrate) error) error {
-	src, err := iofs.New(files, ".")
+	drv, err := openDriver(ctx, url)
 	if err != nil {
 		return err
 	}
-	drv, err := openDriver(ctx, url)
+	return runMigrator(drv, files, do)
+}
+
+// runMigrator runs do on drv, which it closes, and reads "nothing to do" as
+// success.
+func runMigrator(drv database.Driver, files fs.FS, do func(*migrate.Migrate) error) error {
+	src, err := iofs.New(files, ".")
 	if err != nil {
-		return errors.Join(err, src.Close())
+		return errors.Join(err, drv.Close())
 	}
 	m, err := migrate.NewWithInstance("iofs", src, "openslot", drv)
 	if err != nil {

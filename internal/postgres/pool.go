@@ -69,9 +69,7 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 		pc.MaxConns = cfg.MaxConns
 	}
 	cc := pc.ConnConfig
-	if cfg.ConnectTimeout > 0 || cc.ConnectTimeout == 0 || cc.ConnectTimeout == pgxConnectTimeout {
-		cc.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, 2*time.Second)
-	}
+	cc.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, cc.ConnectTimeout, 2*time.Second)
 	p := cc.RuntimeParams
 	setDefault(p, "application_name", cfg.ApplicationName, "openslot")
 	setDefault(p, "lock_timeout", millis(cfg.LockTimeout), "1000")
@@ -87,9 +85,6 @@ func Open(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	}
 	return pool, nil
 }
-
-// pgxConnectTimeout is what pgx assumes where the URL names none.
-const pgxConnectTimeout = 2 * time.Minute
 
 // refuseSimpleProtocol keeps values out of the SQL text: the simple protocol
 // would interpolate them on our side.
