@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+const busyMessage = "Too much is going on here right now. Try again in a moment."
+
 // DatabaseError turns an error of pgx into a refusal with a code, or returns it as it is when it
 // is not one that a caller can do something about. The codes: OVERLOADED for a lock, a pool
 // or a statement that took too long, UNAVAILABLE for a database that is away.
@@ -19,12 +21,11 @@ func DatabaseError(err error) error {
 	switch {
 	case err == nil || errors.As(err, &known):
 		return err
-	case isBusy(err):
-		return &Error{Code: Overloaded, Message: "Too much is going on here right now. Try again in a moment.",
-			RetryAfter: time.Second, Cause: err}
 	case isAway(err):
 		return &Error{Code: Unavailable, Message: "The service is not available right now. Try again in a moment.",
 			RetryAfter: time.Second, Cause: err}
+	case isBusy(err):
+		return &Error{Code: Overloaded, Message: busyMessage, RetryAfter: time.Second, Cause: err}
 	default:
 		return err
 	}
@@ -72,10 +73,14 @@ func isAway(err error) bool {
 		return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || state == "53300" || state == "25006"
 	}
 	var connect *pgconn.ConnectError
+	if errors.As(err, &connect) {
+		return true
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return false // we stopped waiting; that says nothing about the database
+	}
 	var network net.Error
-	return errors.As(err, &connect) || errors.As(err, &network) || pgconn.SafeToRetry(err) ||
+	return errors.As(err, &network) || pgconn.SafeToRetry(err) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, errConnClosed) || strings.HasSuffix(err.Error(), "conn closed")
+		errors.Is(err, pgconn.ErrConnClosed)
 }
-
-var errConnClosed = errors.New("conn closed")
