@@ -15,7 +15,7 @@ help: ## Print the targets
 
 run: go ## Start everything on this machine, with demo data (ARGS='--help' lists the options)
 	@go build -o bin/dev ./cmd/dev
-	@exec ./bin/dev $(ARGS)
+	@exec ./bin/dev --follow-parent $(ARGS)
 
 test: go ## Run all tests; PostgreSQL is found or fetched
 	$(WITH) go test -race -shuffle=on -timeout 15m ./...
