@@ -1,6 +1,7 @@
 package devenv
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -27,6 +28,10 @@ type folder struct {
 	lock    *os.File
 }
 
+// reachableFolder takes the data that root asked for where the server's user
+// can't go. A variable for the tests.
+var reachableFolder = "/var/lib/openslot"
+
 const scratchPrefix = "openslot-postgres-"
 
 // openFolder makes or opens the server's folder, owned by the account, and
@@ -45,7 +50,7 @@ func openFolder(ctx context.Context, path string, acc account, log func(string, 
 	if !acc.reaches(ctx, path) {
 		// A checkout under /root, for one.
 		sum := sha256.Sum256([]byte(path))
-		other := filepath.Join("/var/lib/openslot", hex.EncodeToString(sum[:4])+"-"+filepath.Base(path))
+		other := filepath.Join(reachableFolder, hex.EncodeToString(sum[:4])+"-"+filepath.Base(path))
 		if err := makeOwned(other, acc); err != nil {
 			return nil, err
 		}
@@ -190,12 +195,20 @@ func holderOf(path string) int {
 	return pid
 }
 
-// alive says whether there is a process pid.
+// alive says whether a process pid is there and not just waiting to be
+// collected by its parent (which only Linux's /proc tells).
 func alive(pid int) bool {
 	if pid <= 0 {
 		return false
 	}
-	err := syscall.Kill(pid, 0)
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err == nil {
+		// "pid (name) state …", and the name may hold anything
+		if i := bytes.LastIndexByte(stat, ')'); i >= 0 && bytes.HasPrefix(stat[i:], []byte(") Z")) {
+			return false
+		}
+	}
+	err = syscall.Kill(pid, 0)
 	return err == nil || errors.Is(err, syscall.EPERM)
 }
 

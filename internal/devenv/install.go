@@ -26,7 +26,10 @@ func InstallPostgres(ctx context.Context, log func(format string, args ...any)) 
 	if err != nil {
 		acc = account{} // the package makes the user postgres
 	}
-	s := search{account: acc, folders: usualFolders, log: log}
+	return search{account: acc, folders: usualFolders, log: log}.install(ctx)
+}
+
+func (s search) install(ctx context.Context) error {
 	if _, _, ok := s.installed(ctx); ok {
 		return nil
 	}
@@ -34,7 +37,7 @@ func InstallPostgres(ctx context.Context, log func(format string, args ...any)) 
 		return errors.New("devenv: PostgreSQL is missing and only root can install it: apt-get install postgresql postgresql-contrib")
 	}
 	for _, line := range installCommands {
-		log("%s", strings.Join(line, " "))
+		s.log("%s", strings.Join(line, " "))
 		cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 		// The package would start a server of its own; it is not needed, and
 		// harmless: ours takes a free port.
@@ -43,6 +46,9 @@ func InstallPostgres(ctx context.Context, log func(format string, args ...any)) 
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("devenv: install PostgreSQL: %s: %w", strings.Join(line, " "), err)
 		}
+	}
+	if _, rejected, ok := s.installed(ctx); !ok {
+		return fmt.Errorf("devenv: the installed PostgreSQL won't do: %s", strings.Join(rejected, "; "))
 	}
 	return nil
 }

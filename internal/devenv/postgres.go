@@ -156,9 +156,12 @@ func (p *Postgres) initialize(ctx context.Context) error {
 		if err = os.RemoveAll(fresh); err != nil {
 			return err
 		}
-		_, err = output(p.account.command(ctx, p.binaries.path("initdb"),
-			"--pgdata", fresh, "--username", superuser, "--pwfile", p.folder.file("password"),
-			"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", locale))
+		args := []string{"--pgdata", fresh, "--username", superuser, "--pwfile", p.folder.file("password"),
+			"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", locale}
+		if p.folder.scratch {
+			args = append(args, "--no-sync")
+		}
+		_, err = output(p.account.command(ctx, p.binaries.path("initdb"), args...))
 		if err == nil {
 			return os.Rename(fresh, data)
 		}

@@ -76,7 +76,7 @@ func newDB(t testing.TB, schema bool) *DB {
 			t.Fatalf("devenv: make the template database: %v", err)
 		}
 	}
-	name := "openslot_test_" + strings.ToLower(rand.Text()[:16])
+	name := randomName()
 	if err := server.clone(ctx, name, template); err != nil {
 		t.Fatalf("devenv: clone a database: %v", err)
 	}
@@ -86,15 +86,25 @@ func newDB(t testing.TB, schema bool) *DB {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// The drop cuts every session; the pool's Close then can't wait for a
-		// connection that the test forgot to release.
+		closed := make(chan struct{})
+		go func() {
+			db.Pool.Close() // waits for every connection to be released
+			close(closed)
+		}()
+		select {
+		case <-closed:
+		case <-time.After(10 * time.Second):
+			t.Error("devenv: the test never released a connection of its pool: a Release, Rollback or Rows.Close is missing")
+		}
+		// Sessions that are still open are cut.
 		if err := server.drop(name); err != nil {
 			t.Errorf("devenv: drop %s: %v", name, err)
 		}
-		db.Pool.Close()
 	})
 	return db
 }
+
+func randomName() string { return "openslot_test_" + strings.ToLower(rand.Text()[:16]) }
 
 // NewServer starts a server for this test alone, to be killed and restarted.
 // It runs with the settings of production (fsync on) unless opts says
