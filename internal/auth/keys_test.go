@@ -326,7 +326,7 @@ func TestProviderAwayAtStart(t *testing.T) {
 	cfg.Secret, cfg.JWKSURL = nil, p.URL
 	began := time.Now()
 	a, err := New(t.Context(), cfg, nil)
-	if took := time.Since(began); err != nil || took > keysTimeout+2*time.Second {
+	if took := time.Since(began); err != nil || took > keysTimeout+10*time.Second {
 		t.Fatalf("New: %v after %v, want no error within %v", err, took, keysTimeout)
 	}
 	a.now = func() time.Time { return epoch }
@@ -395,7 +395,7 @@ func start(t *testing.T, a *Authenticator) (stop func()) {
 // eventually asks until the answer is yes.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,6 +16,7 @@ import (
 type Patients struct {
 	pool  *pgxpool.Pool
 	known *cache[identity, booking.PatientID] // who signed in lately
+	limit time.Duration                       // for one insert of newcomers
 
 	mu      sync.Mutex
 	waiting map[identity]*newcomer // for the next insert
@@ -24,7 +26,7 @@ type Patients struct {
 // NewPatients makes a Patients on pool.
 func NewPatients(pool *pgxpool.Pool) *Patients {
 	return &Patients{pool: pool, known: newCache[identity, booking.PatientID](knownSize),
-		waiting: make(map[identity]*newcomer)}
+		limit: signInLimit, waiting: make(map[identity]*newcomer)}
 }
 
 // Patient is somebody for whom appointments are booked. Contact data is nil where it is not known.

@@ -86,7 +86,7 @@ func (p *Patients) serve() {
 // admit answers everybody in batch.
 func (p *Patients) admit(batch map[identity]*newcomer) {
 	// Nobody's own context: one caller who gives up must not take the others along.
-	ctx, cancel := context.WithTimeout(context.Background(), signInLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), p.limit)
 	defer cancel()
 	ids, err := p.insert(ctx, batch)
 	until := time.Now().Add(knownFor)

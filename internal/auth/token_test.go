@@ -177,8 +177,8 @@ func checkBad(t *testing.T, a *Authenticator, base func() *draft, tt badToken) {
 	d := base()
 	tt.fault(d)
 	token := d.sign(t)
-	fastest := time.Hour // of a few: other tests are running
-	for range 5 {
+	fastest := time.Hour // of some: other tests are running
+	for tries := 0; tries < 5 || tries < 50 && fastest > 5*time.Millisecond; tries++ {
 		began := time.Now()
 		identity, err := a.Authenticate(t.Context(), token)
 		fastest = min(fastest, time.Since(began))
