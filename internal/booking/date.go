@@ -66,6 +66,11 @@ func (d Date) At(minute int, loc *time.Location) time.Time {
 	for from := wall.Add(-26 * time.Hour).In(loc); ; {
 		_, offset := from.Zone()
 		_, until := from.ZoneBounds()
+		if !until.IsZero() && !until.After(from) {
+			// On the last day of leap years past the end of a zone's table, ZoneBounds gives an end
+			// that is over (seen in Go 1.26). No rule changes clocks there.
+			until = from.Add(24 * time.Hour)
+		}
 		at := wall.Add(-time.Duration(offset) * time.Second)
 		if at.Before(from) {
 			at = from

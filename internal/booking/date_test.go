@@ -39,6 +39,8 @@ func TestDateIn(t *testing.T) {
 		{"America/Santiago", "2026-04-04", "2026-04-04T03:00:00Z", "2026-04-05T04:00:00Z"}, // 23:00 twice
 		{"Australia/Lord_Howe", "2026-10-04", "2026-10-03T13:30:00Z", "2026-10-04T13:00:00Z"},
 		{"Pacific/Apia", "2011-12-30", "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z"}, // left out
+		{"Europe/Berlin", "2040-12-31", "2040-12-30T23:00:00Z", "2040-12-31T23:00:00Z"}, // a leap year's end, beyond the table
+		{"America/Santiago", "2096-12-31", "2096-12-31T03:00:00Z", "2097-01-01T03:00:00Z"},
 		{"Pacific/Kiritimati", "2026-06-01", "2026-05-31T10:00:00Z", "2026-06-01T10:00:00Z"},
 	}
 	for _, tt := range tests {
