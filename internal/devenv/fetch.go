@@ -25,6 +25,10 @@ var fetchedVersions = map[int]embeddedpostgres.PostgresVersion{
 
 const fetchedMajor = 17
 
+// rootCache is root's cache: a place that the server's user can reach, as
+// root's own is not. A variable for the tests.
+var rootCache = "/var/cache"
+
 // fetched returns binaries from the cache, fetched and unpacked on first use.
 func (s search) fetched(ctx context.Context, repository string) (binaries, error) {
 	major := cmp.Or(s.major, fetchedMajor)
@@ -32,7 +36,7 @@ func (s search) fetched(ctx context.Context, repository string) (binaries, error
 	if !ok {
 		return binaries{}, fmt.Errorf("PostgreSQL %d can't be fetched", major)
 	}
-	cache, err := s.cacheFolder(ctx)
+	cache, err := s.cacheFolder()
 	if err != nil {
 		return binaries{}, err
 	}
@@ -50,10 +54,9 @@ func (s search) fetched(ctx context.Context, repository string) (binaries, error
 	return binaries{dir, major}, nil
 }
 
-// cacheFolder is the user's cache, or for root a place that the server's user
-// can reach.
-func (s search) cacheFolder(ctx context.Context) (string, error) {
-	parent := "/var/cache"
+// cacheFolder keeps what was fetched.
+func (s search) cacheFolder() (string, error) {
+	parent := rootCache
 	if s.account.cred == nil {
 		var err error
 		if parent, err = os.UserCacheDir(); err != nil {

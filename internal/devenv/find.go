@@ -156,11 +156,10 @@ func (s search) hasGist(ctx context.Context, dir string, major int) bool {
 		shares = append(shares, out)
 	}
 	up := filepath.Dir(dir)
-	shares = append(shares,
-		filepath.Join(up, "share"),
-		filepath.Join(up, "share", "postgresql"),
-		fmt.Sprintf("/usr/share/postgresql/%d", major),
-		fmt.Sprintf("/usr/share/postgresql%d", major))
+	shares = append(shares, filepath.Join(up, "share"), filepath.Join(up, "share", "postgresql"))
+	if strings.HasPrefix(dir, "/usr/") { // a distribution's, whose data lies apart
+		shares = append(shares, fmt.Sprintf("/usr/share/postgresql/%d", major), fmt.Sprintf("/usr/share/postgresql%d", major), "/usr/share/postgresql")
+	}
 	return slices.ContainsFunc(shares, func(share string) bool {
 		_, err := os.Stat(filepath.Join(share, control))
 		return err == nil

@@ -16,11 +16,14 @@ import (
 )
 
 // parentVariable makes this test binary a program that starts a server on the
-// folder it names ("-" for a temporary one), says so and waits to be killed.
+// folder it names after a "-" (nothing for a temporary one), says so and waits to be killed.
 const parentVariable = "OPENSLOT_TEST_PARENT"
 
 func TestMain(m *testing.M) {
-	if dir, ok := os.LookupEnv(parentVariable); ok {
+	switch dir, ok := os.LookupEnv(parentVariable); {
+	case dir == unsupervised:
+		unsupervisedMain()
+	case ok:
 		parentMain(strings.TrimPrefix(dir, "-"))
 	}
 	dir, err := os.MkdirTemp("", "openslot-reachable-")
@@ -47,12 +50,29 @@ func parentMain(dir string) {
 	select {} // nothing is left to do: only a signal ends it
 }
 
+// unsupervised makes it a program that starts something without the shell and
+// the pipe, and prints its pid.
+const unsupervised = "unsupervised"
+
+func unsupervisedMain() {
+	cmd := account{}.command(context.Background(), "sleep", "600")
+	if err := cmd.Start(); err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	fmt.Println(cmd.Process.Pid)
+	select {}
+}
+
 // startParent runs parentMain in a process (and group) of its own and returns
 // it with the server's folder.
 func startParent(t *testing.T, dir string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), parentVariable+"=-"+dir)
+	if dir != unsupervised {
+		dir = "-" + dir
+	}
+	cmd.Env = append(os.Environ(), parentVariable+"="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

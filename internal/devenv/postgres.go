@@ -49,6 +49,8 @@ type PostgresOptions struct {
 
 	// Log gets a line for what is worth knowing; nil drops it.
 	Log func(format string, args ...any)
+
+	folders []string // where to look for binaries; usualFolders but in tests
 }
 
 // Postgres is a running server: one of ours, or one given by DATABASE_URL.
@@ -72,6 +74,9 @@ type Postgres struct {
 func Start(ctx context.Context, opts PostgresOptions) (*Postgres, error) {
 	if opts.Log == nil {
 		opts.Log = func(string, ...any) {}
+	}
+	if opts.folders == nil {
+		opts.folders = usualFolders
 	}
 	p := &Postgres{opts: opts}
 	if given := os.Getenv("DATABASE_URL"); given != "" && !opts.Own {
@@ -119,7 +124,7 @@ func (p *Postgres) find(ctx context.Context) (binaries, error) {
 			return binaries{}, fmt.Errorf("%s is no PostgreSQL data folder: %w", p.folder.path, err)
 		}
 	}
-	s := search{account: p.account, major: major, folders: usualFolders, log: p.opts.Log}
+	s := search{account: p.account, major: major, folders: p.opts.folders, log: p.opts.Log}
 	found, rejected, ok := s.installed(ctx)
 	if ok {
 		return found, nil

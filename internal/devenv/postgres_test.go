@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -167,6 +168,20 @@ func TestParentDies(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A child survives its parent, so what the test above sees is our doing.
+func TestParentDiesControl(t *testing.T) {
+	t.Parallel()
+	parent, line := startParent(t, unsupervised)
+	child, err := strconv.Atoi(line)
+	must(t, err)
+	defer func() { _ = syscall.Kill(child, syscall.SIGKILL) }()
+	must(t, syscall.Kill(-parent.Process.Pid, syscall.SIGKILL))
+	_ = parent.Wait()
+	if !alive(child) {
+		t.Error("a child in a group of its own died with its parent: the supervision proves nothing")
+	}
 }
 
 func TestUnreachableFolder(t *testing.T) {
