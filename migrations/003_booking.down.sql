@@ -1,3 +1,4 @@
 DROP FUNCTION cancel(timestamptz, bigint, bigint, bigint, text, text, text);
-DROP FUNCTION book(timestamptz, bigint[], bigint[], text[], text[], bytea[], bigint[], text[]);
+DROP FUNCTION book(timestamptz, boolean, bigint[], bigint[], text[], text[], bytea[], bigint[], text[]);
+DROP FUNCTION booking_payload(appointment, time_slot);
 DROP FUNCTION patient_lock_key(bigint);

@@ -3,11 +3,8 @@ package booking
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // BookRequest asks for one place in a slot.
@@ -33,18 +30,6 @@ func (r BookRequest) hash() []byte {
 	return sum[:]
 }
 
-// bookSQL runs the booking rule for one request: one round trip, one transaction.
-const bookSQL = `
-SELECT outcome, opens_at, ` + appointmentColumns + `
-  FROM book($1, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY[$4::text], ARRAY[$5::text], ARRAY[$6::bytea],
-            ARRAY[$7::bigint], ARRAY[$8::text])`
-
-// keySQL finds what a key has booked.
-const keySQL = `
-SELECT ` + appointmentColumns + `
-  FROM appointment a JOIN time_slot s ON s.id = a.slot_id
- WHERE a.booked_by = $1 AND a.idempotency_key = $2 AND a.request_hash = $3`
-
 // Book wins a place in a slot for a patient, or refuses: SLOT_FULL, SLOT_CLOSED, SLOT_PAST,
 // SLOT_NOT_OPEN, ALREADY_BOOKED, OVERLAP, IDEMPOTENCY_KEY_REUSED; NOT_FOUND, also for a slot or
 // patient that is not the actor's; INVALID, UNAUTHENTICATED; OVERLOADED, UNAVAILABLE and
@@ -56,42 +41,12 @@ func (s *Service) Book(ctx context.Context, actor Actor, r BookRequest) (Booking
 	if err != nil {
 		return Booking{}, err
 	}
-	var (
-		booking Booking
-		outcome string
-		opensAt *time.Time
-	)
-	err = s.run(ctx, func(ctx context.Context, conn *pgx.Conn, rerun bool) error {
-		row := conn.QueryRow(ctx, bookSQL, s.now(), r.Slot, r.Patient, r.Key, actor.Caller(), r.hash(),
-			actor.Organization, actor.Registrar())
-		if err := scanAppointment(row, &booking.Appointment, &outcome, &opensAt); err != nil {
-			return err
-		}
-		booking.Replayed = outcome == outcomeReplayed && !rerun
-		return nil
-	})
-	if busy := new(Error); errors.As(err, &busy) && busy.Code == Overloaded {
-		// Somebody sits on the slot. A retry need not wait for it to hear what it has won.
-		if stored, ok := s.replay(ctx, actor, r); ok {
-			return stored, nil
-		}
+	c := &call{request: r, actor: actor, hash: r.hash(), done: make(chan struct{})}
+	if s.batcher != nil {
+		return s.batcher.book(ctx, c)
 	}
-	if err != nil {
-		return Booking{}, fmt.Errorf("booking: book slot %d: %w", r.Slot, err)
-	}
-	if outcome != outcomeBooked && outcome != outcomeReplayed {
-		return Booking{}, refusal(outcome, opensAt, booking.Appointment.ID)
-	}
-	return booking, nil
-}
-
-// replay looks up what the key has booked, without waiting for any lock.
-func (s *Service) replay(ctx context.Context, actor Actor, r BookRequest) (Booking, bool) {
-	booking := Booking{Replayed: true}
-	err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, _ bool) error {
-		return scanAppointment(conn.QueryRow(ctx, keySQL, actor.Caller(), r.Key, r.hash()), &booking.Appointment)
-	})
-	return booking, err == nil
+	_ = s.execute(ctx, []*call{c}, true) // the call has its own copy of the error
+	return c.booking, c.err
 }
 
 // admit checks a request before it costs a database anything, and fills in the patient.
@@ -134,6 +89,7 @@ func validKey(key string) bool {
 const (
 	outcomeBooked    = "BOOKED"
 	outcomeReplayed  = "REPLAYED"
+	outcomeBusy      = "SLOT_BUSY"
 	outcomeCancelled = "CANCELLED"
 	outcomeUnchanged = "UNCHANGED"
 )

@@ -129,34 +129,34 @@ func TestCancelFiveTimesAtOnce(t *testing.T) {
 // A patient who books and cancels on the same slots in parallel meets no deadlock.
 func TestBookAndCancelInParallel(t *testing.T) {
 	t.Parallel()
-	p := newPractice(t)
-	service, patient, slots := p.patiently(), p.patient(), p.slots(3, 1)
 	allowed := map[Code]bool{"": true, SlotFull: true, AlreadyBooked: true}
-	var booked atomic.Int32
-	n := rounds(1000)
-	together(8, func(worker int) {
-		for i := worker; i < n; i += 8 {
-			slot := slots[i%len(slots)]
-			b, err := service.Book(context.Background(), patient, BookRequest{Slot: slot, Key: fmt.Sprint(i)})
-			if !allowed[code(err)] {
-				t.Errorf("book: %v", err)
+	onEachRoad(t, func(t *testing.T, p *practice, service func(i int) *Service) {
+		patient, slots := p.patient(), p.slots(3, 1)
+		var booked atomic.Int32
+		n := rounds(1000)
+		together(8, func(worker int) {
+			for i := worker; i < n; i += 8 {
+				b, err := service(i).Book(context.Background(), patient, BookRequest{Slot: slots[i%3], Key: fmt.Sprint(i)})
+				if !allowed[code(err)] {
+					t.Errorf("book: %v", err)
+				}
+				id := b.Appointment.ID
+				if err == nil {
+					booked.Add(1)
+				} else if refused := asError(t, err); refused.Existing != 0 {
+					id = refused.Existing // cancel what another worker has just booked
+				}
+				if id == 0 {
+					continue
+				}
+				if _, err := service(i+1).Cancel(context.Background(), patient, CancelRequest{Appointment: id}); err != nil {
+					t.Errorf("cancel: %v", err)
+				}
 			}
-			id := b.Appointment.ID
-			if err == nil {
-				booked.Add(1)
-			} else if refused := asError(t, err); refused.Existing != 0 {
-				id = refused.Existing // cancel what another worker has just booked
-			}
-			if id == 0 {
-				continue
-			}
-			if _, err := service.Cancel(context.Background(), patient, CancelRequest{Appointment: id}); err != nil {
-				t.Errorf("cancel: %v", err)
-			}
+		})
+		if booked.Load() == 0 {
+			t.Error("nothing was booked")
 		}
+		p.check()
 	})
-	if booked.Load() == 0 {
-		t.Error("nothing was booked")
-	}
-	p.check()
 }

@@ -11,7 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-const busyMessage = "Too much is going on here right now. Try again in a moment."
+const (
+	busyMessage = "Too much is going on here right now. Try again in a moment."
+	awayMessage = "The service is not available right now. Try again in a moment."
+)
 
 // DatabaseError turns an error of pgx into a refusal with a code, or returns it as it is when it
 // is not one that a caller can do something about. The codes: OVERLOADED for a lock, a pool
@@ -22,8 +25,7 @@ func DatabaseError(err error) error {
 	case err == nil || errors.As(err, &known):
 		return err
 	case isAway(err):
-		return &Error{Code: Unavailable, Message: "The service is not available right now. Try again in a moment.",
-			RetryAfter: time.Second, Cause: err}
+		return &Error{Code: Unavailable, Message: awayMessage, RetryAfter: time.Second, Cause: err}
 	case isBusy(err):
 		return &Error{Code: Overloaded, Message: busyMessage, RetryAfter: time.Second, Cause: err}
 	default:

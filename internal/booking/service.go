@@ -18,6 +18,9 @@ type Config struct {
 	// AcquireWait is how long a call waits for a connection before it is refused as
 	// OVERLOADED. 0 = 500 ms.
 	AcquireWait time.Duration
+	// Plain books every call in a transaction of its own, instead of those that arrive
+	// together in one.
+	Plain bool
 	// Persist is how long a call is run again after its connection broke or its transaction
 	// was sacrificed to another's. 0 = 2 s.
 	Persist time.Duration
@@ -25,8 +28,9 @@ type Config struct {
 
 // Service books, cancels and reads appointments.
 type Service struct {
-	pool   *pgxpool.Pool
-	config Config
+	pool    *pgxpool.Pool
+	config  Config
+	batcher *batcher // nil on the plain road
 }
 
 // New makes a service on a pool that reaches the primary.
@@ -37,7 +41,13 @@ func New(pool *pgxpool.Pool, config Config) *Service {
 	if config.Persist == 0 {
 		config.Persist = 2 * time.Second
 	}
-	return &Service{pool: pool, config: config}
+	s := &Service{pool: pool, config: config}
+	if !config.Plain {
+		s.batcher = newBatcher(func(calls []*call, wait bool) error {
+			return s.execute(context.Background(), calls, wait)
+		})
+	}
+	return s
 }
 
 // statementDeadline bounds one transaction. It is above the statement_timeout of the server,

@@ -1,0 +1,538 @@
+package booking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"openslot/internal/devenv"
+)
+
+// stage is a batcher whose transactions are played by the test.
+type stage struct {
+	*batcher
+	mu      sync.Mutex
+	batches []batch
+	play    func(b batch) error // answers the calls
+}
+
+type batch struct {
+	calls []*call
+	wait  bool
+}
+
+func (b batch) keys() (keys []string) {
+	for _, c := range b.calls {
+		keys = append(keys, c.request.Key)
+	}
+	return keys
+}
+
+// win answers all calls with success.
+func win(b batch) error {
+	for _, c := range b.calls {
+		c.answer(Booking{}, nil)
+	}
+	return nil
+}
+
+func newStage(play func(b batch) error) *stage {
+	s := &stage{play: play}
+	s.batcher = newBatcher(func(calls []*call, wait bool) error {
+		b := batch{slices.Clone(calls), wait}
+		s.mu.Lock()
+		s.batches = append(s.batches, b)
+		s.mu.Unlock()
+		return s.play(b)
+	})
+	return s
+}
+
+func newCall(slot SlotID, key string) *call {
+	r := BookRequest{Slot: slot, Patient: 1, Key: key}
+	return &call{request: r, actor: Actor{Kind: Patient, Subject: "1"}, hash: r.hash(), done: make(chan struct{})}
+}
+
+// queue puts calls of one slot in line and gives the channel of their errors.
+func (s *stage) queue(t *testing.T, slot SlotID, keys ...string) <-chan error {
+	answers := make(chan error, len(keys))
+	for _, key := range keys {
+		go func() {
+			_, err := s.book(t.Context(), newCall(slot, key))
+			answers <- err
+		}()
+		synctest.Wait() // in line before the next one comes
+	}
+	return answers
+}
+
+// blocking gives a play that holds the first batch until release is called.
+func blocking() (play func(b batch) error, release func()) {
+	hold := make(chan struct{})
+	var once sync.Once
+	return func(b batch) error { <-hold; return win(b) }, func() { once.Do(func() { close(hold) }) }
+}
+
+func TestBatchOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		play, release := blocking()
+		s := newStage(play)
+		s.queue(t, 1, "first")
+		s.queue(t, 1, "a", "b", "c", "d")
+		release()
+		synctest.Wait()
+		if len(s.batches) != 2 || !slices.Equal(s.batches[1].keys(), []string{"a", "b", "c", "d"}) {
+			t.Errorf("batches %v, want the four that waited together, in order of arrival", s.batches)
+		}
+	})
+}
+
+func TestBatchFairness(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		play, release := blocking()
+		s := newStage(play)
+		s.queue(t, 1, "first")
+		for i := range 900 { // a crowd at slot 2
+			go func() { _, _ = s.book(t.Context(), newCall(2, fmt.Sprint(i))) }()
+		}
+		synctest.Wait() // the second worker has 128 of them
+		s.queue(t, 3, "alone")
+		release()
+		synctest.Wait()
+		turn := slices.IndexFunc(s.batches, func(b batch) bool { return slices.Contains(b.keys(), "alone") })
+		if turn > 3 {
+			t.Errorf("the call of another slot came in batch %d, behind the crowd", turn)
+		}
+		for _, b := range s.batches {
+			if len(b.calls) > batchMost {
+				t.Errorf("a batch of %d", len(b.calls))
+			}
+		}
+	})
+}
+
+// A slot is in one batch at a time, else its order would be a matter of luck.
+func TestBatchOneSlotOneBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		inFlight, most := map[SlotID]int{}, map[SlotID]int{}
+		s := newStage(func(b batch) error {
+			seen := map[SlotID]bool{}
+			mu.Lock()
+			for _, c := range b.calls {
+				if !seen[c.request.Slot] {
+					seen[c.request.Slot] = true
+					inFlight[c.request.Slot]++
+					most[c.request.Slot] = max(most[c.request.Slot], inFlight[c.request.Slot])
+				}
+			}
+			mu.Unlock()
+			time.Sleep(time.Millisecond) // the bubble's clock
+			mu.Lock()
+			for slot := range seen {
+				inFlight[slot]--
+			}
+			mu.Unlock()
+			return win(b)
+		})
+		var done sync.WaitGroup
+		for i := range 2000 {
+			done.Go(func() { _, _ = s.book(t.Context(), newCall(SlotID(i%5), fmt.Sprint(i))) })
+		}
+		done.Wait()
+		synctest.Wait()
+		for slot, n := range most {
+			if n != 1 {
+				t.Errorf("slot %d was in %d batches at once", slot, n)
+			}
+		}
+		if s.workers != 0 || s.waiting != 0 || len(s.lines) != 0 || len(s.joining) != 0 {
+			t.Errorf("not idle again: %d workers, %d waiting, %d lines, %d joining", s.workers, s.waiting, len(s.lines), len(s.joining))
+		}
+	})
+}
+
+func TestBatchBounds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		play, release := blocking()
+		s := newStage(play)
+		s.queue(t, 1, "in flight")
+		var done sync.WaitGroup
+		defer done.Wait()
+		defer release()
+		for i := range lineMost {
+			done.Go(func() {
+				if _, err := s.book(t.Context(), newCall(1, fmt.Sprint(i))); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		_, err := s.book(t.Context(), newCall(1, "one too many"))
+		wantCode(t, err, Overloaded) // at once: nothing has been released
+		for i := range queueMost {   // more than there is room for
+			done.Go(func() { _, _ = s.book(t.Context(), newCall(SlotID(2+i/1000), fmt.Sprint(i))) })
+		}
+		synctest.Wait()
+		_, err = s.book(t.Context(), newCall(1000, "one too many for all"))
+		wantCode(t, err, Overloaded)
+	})
+}
+
+func TestBatchJoin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		play, release := blocking()
+		s := newStage(play)
+		s.queue(t, 1, "first")
+		replayed := make(chan bool, 3)
+		for range 3 {
+			go func() {
+				b, _ := s.book(t.Context(), newCall(2, "same"))
+				replayed <- b.Replayed
+			}()
+		}
+		go func() { _, _ = s.book(t.Context(), newCall(3, "same")) }() // another request: the database decides
+		synctest.Wait()
+		release()
+		synctest.Wait()
+		if n := len(s.batches[1].calls); n != 2 {
+			t.Errorf("%d calls were executed, want 2", n)
+		}
+		fresh := 0
+		for range 3 {
+			if !<-replayed {
+				fresh++
+			}
+		}
+		if fresh != 1 {
+			t.Errorf("%d of 3 were told that they booked", fresh)
+		}
+	})
+}
+
+func TestBatchCallersGiveUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		play, release := blocking()
+		s := newStage(play)
+		s.queue(t, 1, "first")
+		leaving, leave := context.WithCancel(t.Context())
+		answers := make(chan error, 2)
+		for _, key := range []string{"gone", "joined"} {
+			go func() {
+				_, err := s.book(leaving, newCall(2, key))
+				answers <- err
+			}()
+		}
+		synctest.Wait()
+		stays := s.queue(t, 2, "joined")
+		leave()
+		for range 2 {
+			if err := <-answers; !errors.Is(err, context.Canceled) {
+				t.Errorf("the caller who left got %v", err)
+			}
+		}
+		release()
+		if err := <-stays; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if keys := s.batches[1].keys(); !slices.Equal(keys, []string{"joined"}) {
+			t.Errorf("executed %v, want only what somebody still waits for", keys)
+		}
+	})
+}
+
+// A slot locked elsewhere is skipped, tried again, then waited for on the slow lane; the calls
+// of other slots go on, and its own keep their order.
+func TestBatchSlowLane(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var waited batch
+		s := newStage(func(b batch) error {
+			if b.wait {
+				waited = b
+				return win(b)
+			}
+			for _, c := range b.calls {
+				if c.busy = c.request.Slot == 1; !c.busy {
+					c.answer(Booking{}, nil)
+				}
+			}
+			return nil
+		})
+		stuck := s.queue(t, 1, "a", "b", "c")
+		if err := <-s.queue(t, 2, "elsewhere"); err != nil {
+			t.Error(err)
+		}
+		start := time.Now()
+		for range 3 {
+			if err := <-stuck; err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(start); took < skipPatience || took > skipPatience+5*skipRest {
+			t.Errorf("the slow lane began after %s", took)
+		}
+		if !slices.Equal(waited.keys(), []string{"a", "b", "c"}) {
+			t.Errorf("the slow lane took %v", waited.keys())
+		}
+	})
+}
+
+// More stuck slots than slow lanes: all are refused in bounded time, none waits for ever.
+func TestBatchSlowLanesFull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(func(b batch) error {
+			if b.wait {
+				time.Sleep(1500 * time.Millisecond) // the bubble's clock
+				for _, c := range b.calls {
+					c.answer(Booking{}, errOverloaded)
+				}
+				return errOverloaded
+			}
+			for _, c := range b.calls {
+				c.busy = true
+			}
+			return nil
+		})
+		start := time.Now()
+		var answers []<-chan error
+		for slot := range SlotID(20) {
+			answers = append(answers, s.queue(t, slot, "a"))
+		}
+		for _, a := range answers {
+			wantCode(t, <-a, Overloaded)
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("refused after %s", took)
+		}
+	})
+}
+
+// When the database can't be worked with, those who wait are told so at once, not batch by batch.
+func TestBatchDatabaseAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		away := &Error{Code: OutcomeUnknown}
+		s := newStage(func(b batch) error {
+			time.Sleep(time.Second) // the bubble's clock
+			for _, c := range b.calls {
+				c.answer(Booking{}, away)
+			}
+			return away
+		})
+		start := time.Now()
+		first := s.queue(t, 1, "a")
+		var rest []<-chan error
+		for slot := range SlotID(500) {
+			rest = append(rest, s.queue(t, slot+2, "a"))
+		}
+		wantCode(t, <-first, OutcomeUnknown)
+		unavailable := 0
+		for _, r := range rest {
+			if code(<-r) == Unavailable { // they had no effect, and may know it
+				unavailable++
+			}
+		}
+		if took := time.Since(start); took > 2*time.Second || unavailable == 0 {
+			t.Errorf("%d of 500 were UNAVAILABLE after %s", unavailable, took)
+		}
+	})
+}
+
+// gated lets the test hold the service's next transactions until release: what is queued in
+// between comes in one batch.
+func (p *practice) gated(s *Service) (release func()) {
+	execute, hold := s.batcher.execute, make(chan struct{})
+	s.batcher.execute = func(calls []*call, wait bool) error {
+		<-hold
+		return execute(calls, wait)
+	}
+	return func() { close(hold) }
+}
+
+type actorRequest struct {
+	actor Actor
+	slot  SlotID
+	key   string
+}
+
+// line puts requests in line in this order, and gives their answers when they are there.
+func (p *practice) line(s *Service, requests ...actorRequest) (answers func() []Code) {
+	p.t.Helper()
+	var calls []*call
+	for _, r := range requests {
+		request, err := admit(r.actor, BookRequest{Slot: r.slot, Key: r.key})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		c, _, err := s.batcher.enqueue(&call{request: request, actor: r.actor, hash: request.hash(), done: make(chan struct{})})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		calls = append(calls, c)
+	}
+	return func() (codes []Code) {
+		for _, c := range calls {
+			<-c.done
+			codes = append(codes, code(c.err))
+		}
+		return codes
+	}
+}
+
+// What one batch holds is decided call by call, in order of arrival; whoever fails by their own
+// fault leaves the place to the next.
+func TestBatchDecidesCallByCall(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	service := p.at(now)
+	free, other, busy := p.slot(time.Hour, 1), p.slot(24*time.Hour, 5), p.patient()
+	_, elsewhere := p.newDoctor("Elsewhere")
+	same := one[SlotID](p, `INSERT INTO time_slot (doctor_id, start_at, end_at, capacity, opens_at)
+		SELECT $2, start_at, end_at, 1, opens_at FROM time_slot WHERE id = $1 RETURNING id`, free, elsewhere)
+	p.book(busy, same, "elsewhere")
+	first, second, third := p.patient(), p.patient(), p.patient()
+	known := p.book(first, other, "known")
+
+	release := p.gated(service)
+	answers := p.line(service,
+		actorRequest{third, other, "warm-up"},  // a batch of its own
+		actorRequest{busy, free, "k"},          // has another appointment then: takes no place
+		actorRequest{first, free, "known"},     // the key stands for another slot
+		actorRequest{second, free, "k"},        // wins the only place
+		actorRequest{second, free, "k2"},       // has it already
+		actorRequest{third, free, "k"},         // too late
+		actorRequest{first, other, "known"},    // replay
+		actorRequest{third, free + 1000, "k3"}, // no such slot
+		actorRequest{second, other, "k4"},      // wins elsewhere, in the same batch
+	)
+	release()
+	want := []Code{"", Overlap, IdempotencyKeyReused, "", AlreadyBooked, SlotFull, "", NotFound, ""}
+	if got := answers(); !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+	if n := p.booked(free); n != 1 {
+		t.Errorf("booked_count = %d, want 1", n)
+	}
+	if again := p.book(first, other, "known"); again.Appointment.ID != known.Appointment.ID {
+		t.Errorf("replay gives %+v", again)
+	}
+}
+
+// A request that makes the database fail harms no neighbour in its batch.
+func TestBatchPoison(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	service, patients, slots := p.at(now), p.patients(40), p.slots(10, 10)
+	p.exec(fmt.Sprintf(`CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN IF NEW.patient_id = %d THEN RAISE EXCEPTION 'poison'; END IF; RETURN NEW; END $$`, patients[17].PatientID))
+	p.exec(`CREATE TRIGGER poison BEFORE INSERT ON appointment FOR EACH ROW EXECUTE FUNCTION poison()`)
+	release := p.gated(service)
+	var requests []actorRequest
+	for i, patient := range patients {
+		requests = append(requests, actorRequest{patient, slots[i%10], "k"})
+	}
+	answers := p.line(service, requests...)
+	release()
+	for i, got := range answers() {
+		if want := map[bool]Code{true: Internal, false: ""}[i == 17]; got != want {
+			t.Errorf("call %d: %q, want %q", i, got, want)
+		}
+	}
+	p.check()
+}
+
+// The connection breaks after the COMMIT of a whole batch: everybody gets what they won.
+func TestBatchCutAfterCommit(t *testing.T) {
+	t.Parallel()
+	db := devenv.NewDB(t)
+	p := &practice{t: t, pool: db.Pool}
+	p.organization, p.doctor = p.newDoctor("Practice")
+	cutter, url := newCutter(t, db)
+	service := New(open(t, url), Config{Now: func() time.Time { return now }})
+	slot, patients := p.slot(time.Hour, 10), p.patients(30)
+	for round := range 10 {
+		cutter.cuts.Store(2) // and once more at the rerun
+		var replayed, won, full atomic.Int32
+		together(len(patients), func(i int) {
+			b, err := service.Book(context.Background(), patients[i], BookRequest{Slot: slot, Key: fmt.Sprint(round)})
+			switch code(err) {
+			case "":
+				won.Add(1)
+				if b.Replayed {
+					replayed.Add(1)
+				}
+			case SlotFull:
+				full.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+		if won.Load() != 10 || full.Load() != 20 || replayed.Load() != 0 {
+			t.Errorf("%d won, %d full, %d were told of a replay; want 10, 20, 0", won.Load(), full.Load(), replayed.Load())
+		}
+		p.check()
+		p.exec(`UPDATE time_slot SET status = 'WITHDRAWN' WHERE id = $1`, slot)
+		slot = p.slot(time.Duration(round+2)*time.Hour, 10)
+	}
+}
+
+// While somebody sits on a slot's row, bookings of other slots go on, and that slot's callers
+// are refused in time; afterwards it can be booked.
+func TestBatchStuckSlot(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	p := newPractice(t)
+	service, stuck, slots, patients := p.at(now), p.slot(time.Hour, 50), p.slots(20, 20), p.patients(20)
+	tx, err := p.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(ctx, `SELECT FROM time_slot WHERE id = $1 FOR UPDATE`, stuck); err != nil {
+		t.Fatal(err)
+	}
+	var waiting sync.WaitGroup
+	for _, patient := range patients {
+		waiting.Go(func() {
+			_, err := service.Book(ctx, patient, BookRequest{Slot: stuck, Key: "stuck"})
+			if code(err) != Overloaded {
+				t.Errorf("the stuck slot's caller got %v", err)
+			}
+		})
+	}
+	stillStuck := make(chan struct{})
+	go func() { waiting.Wait(); close(stillStuck) }()
+	elsewhere := 0
+	for ; elsewhere < len(slots); elsewhere++ {
+		if _, err := service.Book(ctx, patients[elsewhere], BookRequest{Slot: slots[elsewhere], Key: "other"}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-stillStuck:
+			t.Fatalf("only %d bookings went by while the slot was stuck", elsewhere)
+		default:
+		}
+	}
+	<-stillStuck
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := service.Book(ctx, patients[0], BookRequest{Slot: stuck, Key: "stuck"}); err != nil {
+		t.Error(err)
+	}
+	p.check()
+}

@@ -1,0 +1,153 @@
+package booking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// bookSQL runs the booking rule for all calls: one round trip, one transaction.
+const bookSQL = `
+SELECT outcome, opens_at, ` + appointmentColumns + `
+  FROM book($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+
+// keySQL finds what keys have booked. The lateral subquery keeps it to one probe of the index
+// for each key, whatever the planner believes about the size of the table.
+const keySQL = `
+SELECT k.n, ` + appointmentColumns + `
+  FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS k (caller, key, hash, n),
+       LATERAL (SELECT x AS a, s.doctor_id
+                  FROM appointment x JOIN time_slot s ON s.id = x.slot_id
+                 WHERE x.booked_by = k.caller AND x.idempotency_key = k.key AND x.request_hash = k.hash
+                 LIMIT 1) AS stored`
+
+// outcome is what the function book says of one call.
+type outcome struct {
+	code        string
+	opensAt     *time.Time
+	appointment Appointment
+}
+
+// execute books the calls in one transaction and answers them; unless wait is set, those whose
+// slot another process has locked stay unanswered and busy. Whoever's fault an unexpected error
+// is, the others do not suffer for it: they are run again without them.
+//
+// The error, which the calls have been answered with too, says that the database could not be
+// worked with.
+func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
+	outcomes, rerun, err := s.book(ctx, calls, wait)
+	var refused *Error
+	system := errors.As(err, &refused) // the database is away, or we are out of connections
+	switch {
+	case err == nil:
+		for i, c := range calls {
+			c.settle(outcomes[i], rerun)
+		}
+		return nil
+	case system && sqlState(err) != "55P03" && sqlState(err) != "57014":
+		for _, c := range calls {
+			c.answer(Booking{}, err)
+		}
+		return err
+	case system && wait:
+		s.giveUp(ctx, calls, err)
+		return err
+	case system: // somebody sits on a lock: only one of these waits for it
+		for i := range calls {
+			_ = s.execute(ctx, calls[i:i+1], true)
+		}
+		return nil
+	case len(calls) > 1:
+		half := len(calls) / 2
+		return errors.Join(s.execute(ctx, calls[:half], wait), s.execute(ctx, calls[half:], wait))
+	default:
+		calls[0].answer(Booking{}, fmt.Errorf("booking: book slot %d: %w", calls[0].request.Slot, err))
+		return nil
+	}
+}
+
+// book runs the transaction. rerun says that an earlier run may have been committed unheard.
+func (s *Service) book(ctx context.Context, calls []*call, wait bool) (outcomes []outcome, rerun bool, err error) {
+	n := len(calls)
+	var (
+		slots         = make([]SlotID, n)
+		patients      = make([]PatientID, n)
+		organizations = make([]OrganizationID, n)
+		registrars    = make([]string, n)
+	)
+	keys, callers, hashes := scopes(calls)
+	for i, c := range calls {
+		slots[i], patients[i] = c.request.Slot, c.request.Patient
+		organizations[i], registrars[i] = c.actor.Organization, c.actor.Registrar()
+	}
+	err = s.run(ctx, func(ctx context.Context, conn *pgx.Conn, again bool) error {
+		rerun = again
+		rows, err := conn.Query(ctx, bookSQL, s.now(), wait, slots, patients, keys, callers, hashes, organizations, registrars)
+		if err != nil {
+			return err
+		}
+		outcomes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o outcome, err error) {
+			err = scanAppointment(row, &o.appointment, &o.code, &o.opensAt)
+			return o, err
+		})
+		return err
+	})
+	if err == nil && len(outcomes) != n {
+		err = fmt.Errorf("%d answers to %d calls", len(outcomes), n)
+	}
+	return outcomes, rerun, err
+}
+
+func scopes(calls []*call) (keys, callers []string, hashes [][]byte) {
+	for _, c := range calls {
+		keys = append(keys, c.request.Key)
+		callers = append(callers, c.actor.Caller())
+		hashes = append(hashes, c.hash)
+	}
+	return keys, callers, hashes
+}
+
+// settle answers the call with its outcome.
+func (c *call) settle(o outcome, rerun bool) {
+	switch o.code {
+	case outcomeBusy:
+		c.busy = true
+	case outcomeBooked, outcomeReplayed:
+		c.answer(Booking{Appointment: o.appointment, Replayed: o.code == outcomeReplayed && !rerun}, nil)
+	default:
+		c.answer(Booking{}, refusal(o.code, o.opensAt, o.appointment.ID))
+	}
+}
+
+// giveUp refuses calls whose slot stayed locked. A retry need not wait for the lock, though, to
+// hear what its key has won.
+func (s *Service) giveUp(ctx context.Context, calls []*call, refused error) {
+	stored := make([]*Appointment, len(calls))
+	keys, callers, hashes := scopes(calls)
+	err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, _ bool) error {
+		rows, err := conn.Query(ctx, keySQL, callers, keys, hashes)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var n int
+			var a Appointment
+			if err := scanAppointment(rows, &a, &n); err != nil {
+				return err
+			}
+			stored[n-1] = &a
+		}
+		return rows.Err()
+	})
+	for i, c := range calls {
+		if err == nil && stored[i] != nil {
+			c.answer(Booking{Appointment: *stored[i], Replayed: true}, nil)
+		} else {
+			c.answer(Booking{}, refused)
+		}
+	}
+}
