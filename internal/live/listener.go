@@ -48,6 +48,7 @@ func (l *Listener) Alive() bool {
 
 func (l *Listener) pingAfter() time.Duration   { return cmp.Or(l.PingAfter, 5*time.Second) }
 func (l *Listener) pingTimeout() time.Duration { return cmp.Or(l.PingTimeout, 3*time.Second) }
+func (l *Listener) log() *slog.Logger          { return cmp.Or(l.Log, slog.Default()) }
 
 func (l *Listener) prove() {
 	now := time.Now()
@@ -65,7 +66,6 @@ func (l *Listener) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("live: database URL: %w", err)
 	}
-	log := cmp.Or(l.Log, slog.Default())
 	for attempt := 0; ; attempt++ {
 		lived, err := l.session(ctx, cfg.ConnConfig)
 		l.proven.Store(nil)
@@ -75,8 +75,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		if lived >= cmp.Or(l.settledAfter, settledAfter) {
 			attempt = 0
 		}
-		log.LogAttrs(ctx, slog.LevelWarn, "change feed lost, connecting again",
-			slog.Int64("epoch", l.epoch), slog.Duration("lived", lived), slog.Any("error", err))
+		l.log().Warn("change feed lost, connecting again", "epoch", l.epoch, "lived", lived, "error", err)
 		if !pause(ctx, attempt) {
 			return nil
 		}
@@ -110,6 +109,7 @@ func (l *Listener) session(ctx context.Context, base *pgx.ConnConfig) (lived tim
 	began := time.Now()
 	l.epoch++
 	l.prove()
+	l.log().Info("change feed in force", "epoch", l.epoch)
 	l.resync()
 	err = l.receive(ctx, conn)
 	return time.Since(began), err
@@ -166,7 +166,7 @@ func (l *Listener) receive(ctx context.Context, conn *pgx.Conn) error {
 func (l *Listener) tell(payload string) {
 	m := parse(payload)
 	if m.err != nil {
-		cmp.Or(l.Log, slog.Default()).Error("a notification that makes no sense: reading again what it may concern",
+		l.log().Error("a notification that makes no sense: reading again what it may concern",
 			"error", m.err, "all", m.lost)
 	}
 	if m.lost {

@@ -232,7 +232,7 @@ func TestSharedReads(t *testing.T) {
 func TestReadPlan(t *testing.T) {
 	t.Parallel()
 	c := newClinic(t)
-	c.exec(`INSERT INTO doctor (organization_id, name) SELECT organization_id, 'x' FROM doctor, generate_series(1, 100)`)
+	c.exec(`INSERT INTO doctor (organization_id, name) SELECT organization_id, 'x' FROM doctor, generate_series(1, 30)`)
 	bulk := func(days int) {
 		c.exec(`INSERT INTO time_slot (doctor_id, start_at, end_at, capacity, opens_at)
 			SELECT d.id, at, at + interval '10 min', 1, at FROM doctor d, generate_series(0, 39) AS n, generate_series(0, $1) AS day,
