@@ -3,9 +3,11 @@ package devenv
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"syscall"
 )
@@ -60,6 +62,20 @@ func (a account) own(path string) error {
 		return nil
 	}
 	return os.Chown(path, int(a.cred.Uid), int(a.cred.Gid))
+}
+
+// ownAll is own for a folder and all in it, which may have been made as
+// another user: as ourselves, or as nobody before there was a postgres.
+func (a account) ownAll(folder string) error {
+	if a.cred == nil {
+		return nil
+	}
+	return filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(a.cred.Uid), int(a.cred.Gid))
+	})
 }
 
 // reaches says whether the account can enter the folder, which takes every

@@ -62,7 +62,14 @@ func openFolder(ctx context.Context, path string, acc account, log func(string, 
 		path = other
 	}
 	f := &folder{path: path}
-	return f, f.acquire(ctx)
+	if err := f.acquire(ctx); err != nil {
+		return nil, err
+	}
+	// Not before the lock: a server that still stops removes files meanwhile.
+	if err := acc.ownAll(path); err != nil {
+		return nil, errors.Join(fmt.Errorf("give the data to %s: %w", acc.name, err), f.close())
+	}
+	return f, nil
 }
 
 // openScratch makes a folder for one run in the first temporary folder that
@@ -89,17 +96,30 @@ func openScratch(ctx context.Context, acc account) (*folder, error) {
 	return nil, fmt.Errorf("no place for temporary data: %w", errors.Join(reasons...))
 }
 
-// makeOwned makes path, private to the account.
+// makeOwned makes path, private to the account. What is there already must be
+// ours: the folder of somebody's other things is not given away.
 func makeOwned(path string, acc account) error {
-	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	entries, err := os.ReadDir(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
+			err = os.Mkdir(path, 0o700)
+		}
+	case err == nil && len(entries) > 0:
+		_, lock := os.Stat(filepath.Join(path, "lock"))
+		_, data := os.Stat(filepath.Join(path, "data/PG_VERSION"))
+		if lock != nil && data != nil {
+			err = errors.New("it holds something else: choose an empty folder, or one that does not exist")
+		}
+	}
+	if errors.Is(err, os.ErrPermission) {
+		err = fmt.Errorf("it belongs to another user (was it made by root?): remove it, or use another folder: %w", err)
+	}
 	if err == nil {
-		err = os.Mkdir(path, 0o700)
+		err = acc.own(path)
 	}
-	if err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make the data folder: %w", err)
-	}
-	if err := acc.own(path); err != nil {
-		return fmt.Errorf("give the data folder to %s: %w", acc.name, err)
+	if err != nil {
+		return fmt.Errorf("the data folder %s: %w", path, err)
 	}
 	return nil
 }
@@ -108,9 +128,6 @@ func makeOwned(path string, acc account) error {
 // waited for: it is about to stop.
 func (f *folder) acquire(ctx context.Context) error {
 	lock, err := os.OpenFile(f.file("lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("the data folder %s belongs to another user (was it made by root?): remove it, or use another folder: %w", f.path, err)
-	}
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,10 @@ func TestPostgres(t *testing.T) {
 		query(t, first.URL(""), `CREATE TABLE kept (n text)`)
 		query(t, first.URL(""), `INSERT INTO kept VALUES ('stopped')`)
 		must(t, first.Stop())
-		must(t, first.Stop()) // once is enough, twice no harm
+		must(t, first.Stop())  // once is enough, twice no harm
+		if os.Geteuid() == 0 { // the server's user may be another the next time
+			must(t, account{cred: &syscall.Credential{Uid: 12345, Gid: 12345}}.ownAll(dir))
+		}
 
 		second := NewServer(t, PostgresOptions{DataDir: dir})
 		query(t, second.URL(""), `INSERT INTO kept VALUES ('killed')`)
@@ -119,11 +122,25 @@ func TestStartRefuses(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(dir, "data/PG_VERSION"), []byte("11\n"), 0o644))
 		refused(t, PostgresOptions{DataDir: dir}, "written by PostgreSQL 11", "start with fresh data")
 	})
+	t.Run("FolderOfOtherThings", func(t *testing.T) {
+		t.Parallel()
+		dir := serverFolder(t)
+		must(t, os.MkdirAll(dir, 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, "thesis"), nil, 0o600))
+		before, err := os.Stat(dir)
+		must(t, err)
+		refused(t, PostgresOptions{DataDir: dir}, dir, "holds something else")
+		after, err := os.Stat(dir)
+		must(t, err)
+		if before.Sys().(*syscall.Stat_t).Uid != after.Sys().(*syscall.Stat_t).Uid || before.Mode() != after.Mode() {
+			t.Error("the folder was given away all the same")
+		}
+	})
 	t.Run("FolderOfAnother", func(t *testing.T) {
 		if os.Geteuid() == 0 {
 			t.Skip("root may read every folder; TestAsNormalUser runs this one")
 		}
-		refused(t, PostgresOptions{DataDir: "/proc/1/openslot"}, "make the data folder")
+		refused(t, PostgresOptions{DataDir: "/proc/1/openslot"}, "the data folder /proc/1/openslot")
 	})
 }
 
