@@ -463,7 +463,7 @@ func TestBatchCutAfterCommit(t *testing.T) {
 	p := &practice{t: t, pool: db.Pool}
 	p.organization, p.doctor = p.newDoctor("Practice")
 	cutter, url := newCutter(t, db)
-	service := New(open(t, url), Config{Now: func() time.Time { return now }})
+	service := New(open(t, url), patient(now))
 	slot, patients := p.slot(time.Hour, 10), p.patients(30)
 	for round := range 10 {
 		cutter.cuts.Store(2) // and once more at the rerun

@@ -142,7 +142,7 @@ func TestCutAfterCommit(t *testing.T) {
 	p := &practice{t: t, pool: db.Pool}
 	p.organization, p.doctor = p.newDoctor("Practice")
 	cutter, url := newCutter(t, db)
-	service := New(open(t, url), Config{Now: func() time.Time { return now }})
+	service := New(open(t, url), patient(now))
 
 	t.Run("Book", func(t *testing.T) {
 		const cuts = 200
@@ -186,7 +186,7 @@ func TestCutAfterCommit(t *testing.T) {
 	// request later learns it. The control: with another key the winner is told no.
 	t.Run("Unknown", func(t *testing.T) {
 		patient, slot := p.patient(), p.slot(2*time.Hour, 1)
-		impatient := New(service.pool, Config{Now: service.config.Now, Persist: 100 * time.Millisecond})
+		impatient := New(service.pool, Config{Now: service.config.Now, AcquireWait: time.Minute, Persist: 100 * time.Millisecond})
 		cutter.cuts.Store(1 << 40)
 		_, err := impatient.Book(ctx, patient, BookRequest{Slot: slot, Key: "k"})
 		cutter.cuts.Store(0)

@@ -28,14 +28,18 @@ var now = time.Date(2026, 10, 5, 7, 0, 0, 0, time.UTC)
 func newPractice(t testing.TB) *practice {
 	t.Helper()
 	p := &practice{t: t, pool: devenv.NewDB(t).Pool}
-	p.service = New(p.pool, Config{Now: func() time.Time { return now }})
+	p.service = p.at(now)
 	p.organization, p.doctor = p.newDoctor("Practice")
 	return p
 }
 
 // at is the practice's service at another time.
-func (p *practice) at(now time.Time) *Service {
-	return New(p.pool, Config{Now: func() time.Time { return now }})
+func (p *practice) at(now time.Time) *Service { return New(p.pool, patient(now)) }
+
+// patient is a configuration for a machine that is busy with other tests: it never gives up
+// where production would refuse.
+func patient(now time.Time) Config {
+	return Config{Now: func() time.Time { return now }, AcquireWait: time.Minute, Persist: time.Minute}
 }
 
 func (p *practice) newDoctor(name string) (OrganizationID, DoctorID) {

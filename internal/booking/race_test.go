@@ -33,12 +33,12 @@ func together(n int, call func(i int)) {
 
 // roads are the ways a booking can go; every race is run on each.
 var roads = map[string]struct {
-	config    Config
+	plain     bool
 	instances int
 }{
-	"Batched":      {Config{}, 1},
-	"TwoInstances": {Config{}, 2},
-	"Plain":        {Config{Plain: true}, 1},
+	"Batched":      {false, 1},
+	"TwoInstances": {false, 2},
+	"Plain":        {true, 1},
 }
 
 // onEachRoad runs the race on every road. service is the instance that caller i talks to; nobody
@@ -48,11 +48,11 @@ func onEachRoad(t *testing.T, race func(t *testing.T, p *practice, service func(
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPractice(t)
-			road.config.Now = func() time.Time { return now }
-			road.config.AcquireWait = time.Minute
+			config := patient(now)
+			config.Plain = road.plain
 			var services []*Service
 			for range road.instances {
-				services = append(services, New(p.pool, road.config))
+				services = append(services, New(p.pool, config))
 			}
 			race(t, p, func(i int) *Service { return services[i%len(services)] })
 		})
