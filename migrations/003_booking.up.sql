@@ -23,10 +23,14 @@ CREATE FUNCTION booking_payload(a appointment, slot time_slot) RETURNS jsonb LAN
 --
 -- outcome: BOOKED, REPLAYED, SLOT_BUSY, or the code of a refusal. a is the appointment booked,
 -- replayed or, with ALREADY_BOOKED, the one that stands; opens_at comes with SLOT_NOT_OPEN.
+-- full_version is the version of a slot that has no place left once this is committed; decided_at
+-- is the database's clock while the slots were locked.
 CREATE FUNCTION book(
     p_now timestamptz, p_wait boolean, p_slot bigint[], p_patient bigint[], p_key text[], p_by text[],
     p_hash bytea[], p_organization bigint[], p_registrar text[]
-) RETURNS TABLE (outcome text, opens_at timestamptz, doctor_id bigint, a appointment) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (
+    outcome text, opens_at timestamptz, full_version bigint, decided_at timestamptz, doctor_id bigint, a appointment
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     slots  bigint[];       -- the slots we have locked, by id, and for each:
@@ -53,7 +57,8 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock(p.k)
        FROM (SELECT DISTINCT patient_lock_key(u) AS k FROM unnest(p_patient) AS u ORDER BY k) AS p;
-    v_now := coalesce(p_now, clock_timestamp());   -- after the last wait
+    decided_at := clock_timestamp();               -- after the last wait
+    v_now := coalesce(p_now, decided_at);
 
     -- Mostly everybody wins. Then the constraints alone are enough to tell, and if they object to
     -- anything, nothing has happened and the careful road below finds out to what.
@@ -88,12 +93,18 @@ BEGIN
     IF made IS NOT NULL THEN
         won := ARRAY(SELECT count(*) FROM unnest(slots) WITH ORDINALITY AS s (id, n)
                        JOIN unnest(p_slot) AS q ON q = s.id GROUP BY s.n ORDER BY s.n);
-        RETURN QUERY SELECT 'BOOKED', NULL::timestamptz, l.doctor_id, m
-                       FROM unnest(made) AS m JOIN unnest(locked) AS l ON l.id = m.slot_id ORDER BY m.id;
+        RETURN QUERY
+            SELECT 'BOOKED', NULL::timestamptz, CASE WHEN l.booked_count + w.places = l.capacity THEN l.version + 1 END,
+                   decided_at, l.doctor_id, m
+              FROM unnest(made) AS m
+              JOIN unnest(locked) AS l ON l.id = m.slot_id
+              JOIN unnest(slots, won) AS w (id, places) ON w.id = m.slot_id
+             ORDER BY m.id;
     END IF;
 
     FOR n IN 1 .. CASE WHEN made IS NULL THEN cardinality(p_slot) ELSE 0 END LOOP
         opens_at := NULL;
+        full_version := NULL;
         i := array_position(slots, p_slot[n]);
         slot := locked[i];
         doctor_id := slot.doctor_id;
@@ -132,6 +143,9 @@ BEGIN
             WHEN a.id IS NOT NULL            THEN 'ALREADY_BOOKED'
             WHEN slot.booked_count + won[i] >= slot.capacity THEN 'SLOT_FULL'
             ELSE 'BOOKED' END;
+        IF outcome = 'SLOT_FULL' THEN              -- its version rises if this call fills it
+            full_version := slot.version + (won[i] > 0)::int;
+        END IF;
         IF outcome <> 'BOOKED' THEN
             RETURN NEXT;
             CONTINUE;

@@ -3,6 +3,7 @@ package booking
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -35,13 +36,22 @@ func (r BookRequest) hash() []byte {
 // patient that is not the actor's; INVALID, UNAUTHENTICATED; OVERLOADED, UNAVAILABLE and
 // OUTCOME_UNKNOWN, after which the same request may be sent again.
 //
-// A key that has booked before is answered first, whatever has become of the slot since.
+// A key that has booked before is answered first, whatever has become of the slot since and
+// whatever the gate says.
 func (s *Service) Book(ctx context.Context, actor Actor, r BookRequest) (Booking, error) {
 	r, err := admit(actor, r)
 	if err != nil {
 		return Booking{}, err
 	}
 	c := &call{request: r, actor: actor, hash: r.hash(), done: make(chan struct{})}
+	if s.config.Gate != nil {
+		if refused := s.config.Gate.Admit(ctx, actor, r); refused != nil {
+			if used, err := s.lookups.used(ctx, c); used || err != nil {
+				return c.booking, errors.Join(c.err, err)
+			}
+			return Booking{}, refused
+		}
+	}
 	if s.batcher != nil {
 		return s.batcher.book(ctx, c)
 	}
@@ -95,8 +105,8 @@ const (
 )
 
 // refusal words an outcome that is one.
-func refusal(outcome string, opensAt *time.Time, existing AppointmentID) error {
-	switch code := Code(outcome); code {
+func refusal(o outcome) error {
+	switch code := Code(o.code); code {
 	case "SLOT_NOT_FOUND":
 		return Refuse(NotFound, "There is no such slot.")
 	case "PATIENT_NOT_FOUND":
@@ -110,12 +120,12 @@ func refusal(outcome string, opensAt *time.Time, existing AppointmentID) error {
 	case SlotPast:
 		return Refuse(code, "This slot has begun. Choose a later one.")
 	case SlotNotOpen:
-		err := Refuse(code, "Booking of this slot opens at %s.", opensAt.UTC().Format(time.RFC3339))
-		err.OpensAt = *opensAt
+		err := Refuse(code, "Booking of this slot opens at %s.", o.opensAt.UTC().Format(time.RFC3339))
+		err.OpensAt = *o.opensAt
 		return err
 	case AlreadyBooked:
 		err := Refuse(code, "The patient has this slot already.")
-		err.Existing = existing
+		err.Existing = o.appointment.ID
 		return err
 	case Overlap:
 		return Refuse(code, "The patient has another appointment at that time. Cancel it first or choose another slot.")
@@ -128,6 +138,6 @@ func refusal(outcome string, opensAt *time.Time, existing AppointmentID) error {
 	case InvalidState:
 		return Refuse(code, "The appointment can't be cancelled any more.")
 	default:
-		return fmt.Errorf("booking: outcome %q is unknown", outcome)
+		return fmt.Errorf("booking: outcome %q is unknown", o.code)
 	}
 }

@@ -38,23 +38,23 @@ func (s *Service) Cancel(ctx context.Context, actor Actor, r CancelRequest) (Can
 	}
 	var (
 		cancelled Cancellation
-		outcome   string
+		decided   outcome
 		sees      = actor.sees()
 	)
 	err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, rerun bool) error {
 		row := conn.QueryRow(ctx, cancelSQL, s.now(), r.Appointment, sees.patient, sees.organization, sees.registrar,
 			actor.Caller(), r.Reason)
-		if err := scanAppointment(row, &cancelled.Appointment, &outcome); err != nil {
+		if err := scanAppointment(row, &cancelled.Appointment, &decided.code); err != nil {
 			return err
 		}
-		cancelled.Changed = outcome == outcomeCancelled || outcome == outcomeUnchanged && rerun
+		cancelled.Changed = decided.code == outcomeCancelled || decided.code == outcomeUnchanged && rerun
 		return nil
 	})
 	if err != nil {
 		return Cancellation{}, fmt.Errorf("booking: cancel appointment %d: %w", r.Appointment, err)
 	}
-	if outcome != outcomeCancelled && outcome != outcomeUnchanged {
-		return Cancellation{}, refusal(outcome, nil, 0)
+	if decided.code != outcomeCancelled && decided.code != outcomeUnchanged {
+		return Cancellation{}, refusal(decided)
 	}
 	return cancelled, nil
 }

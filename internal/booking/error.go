@@ -29,6 +29,7 @@ const (
 	CapacityInUse        Code = "CAPACITY_IN_USE"
 	ScheduleInUse        Code = "SCHEDULE_IN_USE"
 	IdempotencyKeyReused Code = "IDEMPOTENCY_KEY_REUSED"
+	RateLimited          Code = "RATE_LIMITED"
 
 	Overloaded     Code = "OVERLOADED"
 	Unavailable    Code = "UNAVAILABLE"
@@ -41,7 +42,7 @@ const (
 func (c Code) Business() bool {
 	switch c {
 	case SlotFull, SlotIsClosed, SlotPast, SlotNotOpen, AlreadyBooked, Overlap, TooLate, InvalidState,
-		HoldExpired, CapacityInUse, ScheduleInUse, IdempotencyKeyReused:
+		HoldExpired, CapacityInUse, ScheduleInUse, IdempotencyKeyReused, RateLimited:
 		return true
 	default:
 		return false

@@ -11,23 +11,15 @@ import (
 
 // bookSQL runs the booking rule for all calls: one round trip, one transaction.
 const bookSQL = `
-SELECT outcome, opens_at, ` + appointmentColumns + `
+SELECT outcome, opens_at, full_version, decided_at, ` + appointmentColumns + `
   FROM book($1, $2, $3, $4, $5, $6, $7, $8, $9)`
-
-// keySQL finds what keys have booked. The lateral subquery keeps it to one probe of the index
-// for each key, whatever the planner believes about the size of the table.
-const keySQL = `
-SELECT k.n, ` + appointmentColumns + `
-  FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS k (caller, key, hash, n),
-       LATERAL (SELECT x AS a, s.doctor_id
-                  FROM appointment x JOIN time_slot s ON s.id = x.slot_id
-                 WHERE x.booked_by = k.caller AND x.idempotency_key = k.key AND x.request_hash = k.hash
-                 LIMIT 1) AS stored`
 
 // outcome is what the function book says of one call.
 type outcome struct {
 	code        string
-	opensAt     *time.Time
+	opensAt     *time.Time // SLOT_NOT_OPEN
+	full        *int64     // the slot's version, if it has no place left now
+	at          time.Time  // when this was decided, by the database's clock
 	appointment Appointment
 }
 
@@ -44,6 +36,9 @@ func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
 	switch {
 	case err == nil:
 		for i, c := range calls {
+			if o := outcomes[i]; s.config.Gate != nil && o.full != nil {
+				s.config.Gate.Full(FullMark{Slot: c.request.Slot, Version: *o.full, At: o.at})
+			}
 			c.settle(outcomes[i], rerun)
 		}
 		return nil
@@ -90,7 +85,7 @@ func (s *Service) book(ctx context.Context, calls []*call, wait bool) (outcomes 
 			return err
 		}
 		outcomes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o outcome, err error) {
-			err = scanAppointment(row, &o.appointment, &o.code, &o.opensAt)
+			err = scanAppointment(row, &o.appointment, &o.code, &o.opensAt, &o.full, &o.at)
 			return o, err
 		})
 		return err
@@ -118,35 +113,16 @@ func (c *call) settle(o outcome, rerun bool) {
 	case outcomeBooked, outcomeReplayed:
 		c.answer(Booking{Appointment: o.appointment, Replayed: o.code == outcomeReplayed && !rerun}, nil)
 	default:
-		c.answer(Booking{}, refusal(o.code, o.opensAt, o.appointment.ID))
+		c.answer(Booking{}, refusal(o))
 	}
 }
 
 // giveUp refuses calls whose slot stayed locked. A retry need not wait for the lock, though, to
 // hear what its key has won.
 func (s *Service) giveUp(ctx context.Context, calls []*call, refused error) {
-	stored := make([]*Appointment, len(calls))
-	keys, callers, hashes := scopes(calls)
-	err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, _ bool) error {
-		rows, err := conn.Query(ctx, keySQL, callers, keys, hashes)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var n int
-			var a Appointment
-			if err := scanAppointment(rows, &a, &n); err != nil {
-				return err
-			}
-			stored[n-1] = &a
-		}
-		return rows.Err()
-	})
-	for i, c := range calls {
-		if err == nil && stored[i] != nil {
-			c.answer(Booking{Appointment: *stored[i], Replayed: true}, nil)
-		} else {
+	s.find(ctx, calls)
+	for _, c := range calls {
+		if !c.isAnswered() {
 			c.answer(Booking{}, refused)
 		}
 	}

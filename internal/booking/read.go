@@ -87,7 +87,7 @@ func (s *Service) Appointment(ctx context.Context, actor Actor, id AppointmentID
 		return Appointment{}, err
 	}
 	if len(found) == 0 {
-		return Appointment{}, refusal(string(NotFound), nil, 0)
+		return Appointment{}, refusal(outcome{code: string(NotFound)})
 	}
 	return found[0], nil
 }

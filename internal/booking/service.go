@@ -18,6 +18,8 @@ type Config struct {
 	// AcquireWait is how long a call waits for a connection before it is refused as
 	// OVERLOADED. 0 = 500 ms.
 	AcquireWait time.Duration
+	// Gate is asked before the database is; nil = everybody is let through.
+	Gate Gate
 	// Plain books every call in a transaction of its own, instead of those that arrive
 	// together in one.
 	Plain bool
@@ -31,6 +33,7 @@ type Service struct {
 	pool    *pgxpool.Pool
 	config  Config
 	batcher *batcher // nil on the plain road
+	lookups lookups
 }
 
 // New makes a service on a pool that reaches the primary.
@@ -42,6 +45,7 @@ func New(pool *pgxpool.Pool, config Config) *Service {
 		config.Persist = 2 * time.Second
 	}
 	s := &Service{pool: pool, config: config}
+	s.lookups.find = func(calls []*call) { s.find(context.Background(), calls) }
 	if !config.Plain {
 		s.batcher = newBatcher(func(calls []*call, wait bool) error {
 			return s.execute(context.Background(), calls, wait)
