@@ -1,0 +1,143 @@
+package schedule
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"openslot/internal/booking"
+)
+
+// slot makes a slot of the doctor that begins an hour from now, offset hours later.
+func (p *practice) slot(offset, capacity, booked int, status booking.SlotStatus) booking.SlotID {
+	p.t.Helper()
+	return one[booking.SlotID](p, `
+		INSERT INTO time_slot (doctor_id, start_at, end_at, opens_at, capacity, booked_count, status)
+		SELECT $1, at, at + interval '30 min', at - interval '14 days', $3, $4, $5
+		  FROM (VALUES ($2::timestamptz + $6 * interval '1 hour')) AS v (at) RETURNING id`,
+		p.doctor.ID, now, capacity, booked, status, offset+1)
+}
+
+func TestUpdateSlot(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	capacity := func(n int) SlotChange { return SlotChange{Capacity: &n} }
+	status := func(s booking.SlotStatus) SlotChange { return SlotChange{Status: &s} }
+	both := func(n int, s booking.SlotStatus) SlotChange { return SlotChange{&n, &s} }
+	const open, closed, withdrawn = booking.SlotOpen, booking.SlotClosed, booking.SlotWithdrawn
+
+	for i, tt := range []struct {
+		name     string
+		was      string // capacity, booked, status
+		change   SlotChange
+		code     booking.Code
+		is       string
+		versions int64
+	}{
+		{"close", "3 2 OPEN", status(closed), "", "3 2 CLOSED", 1},
+		{"close again", "3 2 CLOSED", status(closed), "", "3 2 CLOSED", 0},
+		{"reopen", "3 2 CLOSED", status(open), "", "3 2 OPEN", 1},
+		{"raise", "2 2 OPEN", capacity(5), "", "5 2 OPEN", 1},
+		{"lower to what is taken", "3 2 OPEN", capacity(2), "", "2 2 OPEN", 1},
+		{"lower below it", "3 2 OPEN", capacity(1), booking.CapacityInUse, "3 2 OPEN", 0},
+		{"nothing of two", "3 2 OPEN", both(1, closed), booking.CapacityInUse, "3 2 OPEN", 0},
+		{"both", "3 2 OPEN", both(4, closed), "", "4 2 CLOSED", 1},
+		{"the largest", "3 2 OPEN", capacity(100_000), "", "100000 2 OPEN", 1},
+		{"too large", "3 2 OPEN", capacity(100_001), booking.Invalid, "3 2 OPEN", 0},
+		{"zero", "3 0 OPEN", capacity(0), booking.Invalid, "3 0 OPEN", 0},
+		{"negative", "3 0 OPEN", capacity(-1), booking.Invalid, "3 0 OPEN", 0},
+		{"nothing", "3 2 OPEN", SlotChange{}, booking.Invalid, "3 2 OPEN", 0},
+		{"withdraw", "3 0 OPEN", status(withdrawn), booking.Invalid, "3 0 OPEN", 0},
+		{"no status", "3 0 OPEN", status("FULL"), booking.Invalid, "3 0 OPEN", 0},
+		{"withdrawn", "3 0 WITHDRAWN", status(open), booking.NotFound, "3 0 WITHDRAWN", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var was booking.Slot
+			if _, err := fmt.Sscan(tt.was, &was.Capacity, &was.Booked, (*string)(&was.Status)); err != nil {
+				t.Fatal(err)
+			}
+			id := p.slot(i, was.Capacity, was.Booked, was.Status)
+			got, err := p.UpdateSlot(t.Context(), staff(p.organization), id, tt.change)
+			wantCode(t, err, tt.code)
+			if shown := fmt.Sprintf("%d %d %s", got.Capacity, got.Booked, got.Status); err == nil && (shown != tt.is || got.Version != tt.versions || got.ID != id) {
+				t.Errorf("returned %+v, want %s", got, tt.is)
+			}
+			stored := one[string](p, `SELECT format('%s %s %s %s', capacity, booked_count, status, version) FROM time_slot WHERE id = $1`, id)
+			if stored != fmt.Sprint(tt.is, " ", tt.versions) {
+				t.Errorf("stored %s, want %s %d", stored, tt.is, tt.versions)
+			}
+		})
+	}
+
+	t.Run("past", func(t *testing.T) {
+		id := p.slot(-1, 3, 0, closed) // begins now
+		_, err := p.UpdateSlot(t.Context(), staff(p.organization), id, status(open))
+		wantCode(t, err, booking.SlotPast)
+	})
+	t.Run("not theirs", func(t *testing.T) {
+		p.t = t
+		id := p.slot(100, 3, 0, open)
+		p.refuses(func(actor booking.Actor) error {
+			_, err := p.UpdateSlot(t.Context(), actor, id, status(closed))
+			return err
+		})
+		_, err := p.UpdateSlot(t.Context(), booking.SystemActor, 0, status(closed))
+		wantCode(t, err, booking.NotFound)
+		if got, err := p.UpdateSlot(t.Context(), booking.SystemActor, id, status(closed)); err != nil || got.Version != 1 {
+			t.Errorf("system: %+v, %v", got, err)
+		}
+	})
+}
+
+// B13: more capacity reopens a full slot: it is announced, and the next booking succeeds at once.
+func TestB13RaisedCapacityReopens(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	id := p.slot(0, 1, 0, booking.SlotOpen)
+	core := booking.New(p.pool, booking.Config{Now: p.config.Now})
+	book := func() error {
+		patient := one[booking.PatientID](p, `INSERT INTO patient (issuer, subject) VALUES ('test', gen_random_uuid()) RETURNING id`)
+		actor := booking.Actor{Kind: booking.Patient, Subject: fmt.Sprint(patient), PatientID: patient}
+		_, err := core.Book(t.Context(), actor, booking.BookRequest{Slot: id, Key: "k"})
+		return err
+	}
+	wantCode(t, book(), "")
+	wantCode(t, book(), booking.SlotFull)
+	two := 2
+	announced := changes(t, p.pool, func() {
+		got, err := p.UpdateSlot(t.Context(), staff(p.organization), id, SlotChange{Capacity: &two})
+		if err != nil || got.Free() != 1 {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	})
+	if want := fmt.Sprintf("s %d %d 2 ", p.doctor.ID, id); !strings.HasPrefix(announced, want) {
+		t.Errorf("announced %q, want it to begin with %q", announced, want)
+	}
+	wantCode(t, book(), "")
+	wantCode(t, book(), booking.SlotFull)
+}
+
+// Capacity lowered while the place is being booked: one of the two is refused.
+func TestUpdateSlotAgainstBooking(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	core := booking.New(p.pool, booking.Config{Now: p.config.Now})
+	patient := one[booking.PatientID](p, `INSERT INTO patient (issuer, subject) VALUES ('test', 'x') RETURNING id`)
+	actor := booking.Actor{Kind: booking.Patient, Subject: "x", PatientID: patient}
+	capacity := 1
+	for round := range 30 {
+		id := p.slot(round, 2, 1, booking.SlotOpen)
+		errs := together(2, func(i int) (err error) {
+			if i == 0 {
+				_, err = core.Book(t.Context(), actor, booking.BookRequest{Slot: id, Key: fmt.Sprint(round)})
+			} else {
+				_, err = p.UpdateSlot(t.Context(), staff(p.organization), id, SlotChange{Capacity: &capacity})
+			}
+			return err
+		})
+		booked, lowered := code(errs[0]), code(errs[1])
+		if !(booked == "" && lowered == booking.CapacityInUse) && !(booked == booking.SlotFull && lowered == "") {
+			t.Fatalf("round %d: booking %q, lowering %q", round, booked, lowered)
+		}
+	}
+}
