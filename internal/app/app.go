@@ -1,0 +1,223 @@
+// Package app is the configuration and the wiring: it makes every part, starts them, and stops
+// them in the right order. The operators' commands are here as well.
+//
+//	New   pool ─ schema right? ─ listen on the port
+//	Run   feed ─ hub ─ keys ─ HTTP          until its ctx ends
+//	stop  /readyz says no ─ (drain delay) ─ no new connections, sockets closed with 1001 ─
+//	      requests in flight finish ─ feed and hub end ─ pools close
+//
+// One grace period covers the stop; what has not finished by then is cut. An [App] runs once.
+// Any number of them, in one process or many, work on one database.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"openslot/graph"
+	"openslot/internal/auth"
+	"openslot/internal/availability"
+	"openslot/internal/booking"
+	"openslot/internal/live"
+	"openslot/internal/postgres"
+	"openslot/internal/schedule"
+	"openslot/internal/web"
+)
+
+// Limits of a connection. A client that takes longer is holding on to us, not talking to us.
+// Websockets leave these behind once they are open.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 15 * time.Second
+	writeTimeout      = 30 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 16 << 10
+)
+
+// App is one instance of the API.
+type App struct {
+	config   Config
+	log      *slog.Logger
+	pool     *pgxpool.Pool
+	health   *health
+	hub      *live.Hub
+	listener *live.Listener
+	auth     *auth.Authenticator
+	graph    *graph.Handler
+	server   *http.Server
+	socket   net.Listener
+}
+
+// New makes an instance and takes its port; requests wait there until Run. It fails if the
+// database is away or its schema is older than the program, and if config makes no sense.
+func New(ctx context.Context, config Config, log *slog.Logger) (_ *App, err error) {
+	a := &App{config: config, log: log}
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
+	if a.pool, err = config.Database.open(ctx); err != nil {
+		return nil, err
+	}
+	if err := postgres.CheckSchema(ctx, a.pool); err != nil {
+		return nil, err
+	}
+	a.hub = live.NewHub(a.pool, log)
+	a.listener = &live.Listener{URL: config.Database.URL, Consumers: []live.Consumer{a.hub.Consumer()}, Log: log}
+	a.health = &health{listens: a.listener.Alive, log: log}
+	a.health.pool, err = postgres.Open(ctx, postgres.Config{URL: config.Database.URL, MaxConns: 1, ApplicationName: "openslot-ready"})
+	if err != nil {
+		return nil, err
+	}
+	handler, err := a.handler(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a.server = &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	var lc net.ListenConfig
+	if a.socket, err = lc.Listen(ctx, "tcp", config.HTTP.Listen); err != nil {
+		return nil, fmt.Errorf("app: %w", err)
+	}
+	return a, nil
+}
+
+// handler makes the parts that answer requests, and the way a request takes to them.
+func (a *App) handler(ctx context.Context) (http.Handler, error) {
+	patients := auth.NewPatients(a.pool)
+	var err error
+	a.auth, err = auth.New(ctx, a.config.JWT.authentication(a.log), patients)
+	if err != nil {
+		return nil, fmt.Errorf("tokens (--jwt-…, OPENSLOT_JWT_…): %w", err)
+	}
+	a.graph = graph.New(graph.Parts{
+		Booking:        booking.New(a.pool, booking.Config{}),
+		Schedule:       schedule.New(a.pool, schedule.Config{}),
+		Availability:   availability.New(a.pool, availability.Config{}),
+		Hub:            a.hub,
+		Auth:           a.auth,
+		Patients:       patients,
+		AllowedOrigins: a.config.HTTP.AllowedOrigins,
+		Introspection:  a.config.HTTP.GraphiQL,
+		Log:            a.log,
+	})
+	// There are no cookies here that a foreign page could ride on; this is for the day when
+	// somebody puts one in front of us.
+	sameSite := http.NewCrossOriginProtection()
+	for _, origin := range a.config.HTTP.AllowedOrigins {
+		if err := sameSite.AddTrustedOrigin(origin); err != nil {
+			return nil, fmt.Errorf("--allowed-origins: %w", err)
+		}
+	}
+	sameSite.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, r, http.StatusForbidden, booking.Forbidden, "Pages of this origin may not use the API.")
+	}))
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", livez)
+	mux.HandleFunc("GET /readyz", a.health.readyz)
+	mux.Handle("/graphql", sameSite.Handler(a.graph))
+	if a.config.HTTP.GraphiQL {
+		page := web.Handler("/graphql")
+		mux.Handle("GET /{$}", page)
+		mux.Handle("GET /assets/", page)
+	}
+	return withRequestID(withLog(a.log, mux)), nil
+}
+
+// Addr is where the instance listens.
+func (a *App) Addr() net.Addr { return a.socket.Addr() }
+
+// Run serves until ctx ends, then stops in an orderly way and returns nil. It returns early, with
+// the reason, if a part fails for good.
+func (a *App) Run(ctx context.Context) error {
+	defer a.close()
+	// The parts outlive ctx by as long as requests need them.
+	parts, stopParts := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopParts()
+	group, parts := errgroup.WithContext(parts)
+	group.Go(func() error { return a.listener.Run(parts) })
+	group.Go(func() error { return a.hub.Run(parts) })
+	group.Go(func() error { return a.auth.Run(parts) })
+	group.Go(func() error {
+		if err := a.server.Serve(a.socket); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	a.log.Info("serving", "address", a.Addr().String())
+
+	select {
+	case <-ctx.Done():
+	case <-parts.Done():
+	}
+	a.drain(context.WithoutCancel(ctx))
+	stopParts()
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("app: %w", err)
+	}
+	a.log.Info("stopped")
+	return nil
+}
+
+// drain stops the intake and waits for requests in flight, at most for the grace period.
+func (a *App) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, a.config.HTTP.GracePeriod)
+	defer cancel()
+	a.health.draining.Store(true)
+	a.log.Info("stopping", "gracePeriod", a.config.HTTP.GracePeriod.String())
+	if a.config.HTTP.DrainDelay > 0 {
+		select {
+		case <-time.After(a.config.HTTP.DrainDelay):
+		case <-ctx.Done():
+		}
+	}
+	var both errgroup.Group
+	both.Go(func() error { return a.graph.Close(ctx) }) // Shutdown does not know of websockets
+	both.Go(func() error { return a.server.Shutdown(ctx) })
+	if err := both.Wait(); err != nil {
+		a.log.Warn("requests were cut at the end of the grace period", "error", err)
+		_ = a.server.Close()
+	}
+}
+
+// closeWait is how long to wait for connections that are still in use. What uses them has been
+// cut by then, or ends with the process.
+const closeWait = 2 * time.Second
+
+// close frees what New took.
+func (a *App) close() {
+	if a.socket != nil {
+		_ = a.socket.Close() // closed already if it was served
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		if a.health != nil && a.health.pool != nil {
+			a.health.pool.Close()
+		}
+		if a.pool != nil {
+			a.pool.Close()
+		}
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeWait):
+		a.log.Warn("database connections were still in use at the end")
+	}
+}

@@ -1,0 +1,292 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/schollz/progressbar/v3"
+
+	"openslot/internal/booking"
+	"openslot/internal/postgres"
+	"openslot/internal/schedule"
+)
+
+// commands is the command line of openslot.
+type commands struct {
+	API     apiCommand `cmd:"" help:"Serve the GraphQL API."`
+	Migrate struct {
+		Up      migrateUp      `cmd:"" help:"Bring the schema up to what this program needs. Safe to run from many places at once."`
+		Down    migrateDown    `cmd:"" help:"Take the whole schema away, with all data in it."`
+		Version migrateVersion `cmd:"" help:"Say whether the schema is what this program needs."`
+	} `cmd:"" help:"Change the database's schema."`
+	Organization struct {
+		Create createOrganization `cmd:"" help:"Create an organization."`
+	} `cmd:"" help:"Practices and clinics."`
+	Doctor struct {
+		Create createDoctor `cmd:"" help:"Add a doctor to an organization."`
+	} `cmd:"" help:"Doctors."`
+	Schedule struct {
+		Generate generateSlots `cmd:"" help:"Make slots from the doctors' weekly templates. Running it again adds only what is missing."`
+	} `cmd:"" help:"Templates and slots."`
+	Token   signToken      `cmd:"" help:"Sign a token with the secret: for development."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+}
+
+// console is where a command runs.
+type console struct {
+	ctx            context.Context
+	stdout, stderr io.Writer
+}
+
+// Exit codes.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// Main runs one command line and returns the exit code: 0, 1 for a failure, 2 for a command
+// line that makes no sense. Errors are one line on stderr. The end of ctx stops the command in
+// an orderly way.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	exited := -1
+	parser, err := newParser(&commands{},
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { exited = code }))
+	if err != nil {
+		panic(err) // the structs above make no sense
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if exited >= 0 { // --help
+		return exited
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "openslot: %s (openslot --help tells more)\n", oneLine(err))
+		return exitUsage
+	}
+	if err := parsed.Run(console{ctx, stdout, stderr}); err != nil {
+		fmt.Fprintln(stderr, "openslot:", oneLine(err))
+		return exitFailure
+	}
+	return 0
+}
+
+func newParser(into *commands, options ...kong.Option) (*kong.Kong, error) {
+	return kong.New(into, append(options,
+		kong.Name("openslot"),
+		kong.Description("Books medical appointments. Every flag can also be set by the environment variable beside it."))...)
+}
+
+// oneLine is an error in one line, for people. Of a refusal of their input that is the message,
+// of anything else also the cause.
+func oneLine(err error) string {
+	text := err.Error()
+	var refused *booking.Error
+	if errors.As(err, &refused) {
+		switch refused.Code {
+		case booking.Overloaded, booking.Unavailable, booking.OutcomeUnknown, booking.Internal:
+		default:
+			text = refused.Message
+		}
+	}
+	return strings.Join(strings.Fields(text), " ")
+}
+
+type apiCommand struct {
+	Config
+}
+
+func (c *apiCommand) Run(at console) error {
+	log := slog.New(slog.NewJSONHandler(at.stderr, &slog.HandlerOptions{Level: c.LogLevel}))
+	instance, err := New(at.ctx, c.Config, log)
+	if err != nil {
+		return err
+	}
+	return instance.Run(at.ctx)
+}
+
+type migrateUp struct{ Database }
+
+func (c *migrateUp) Run(at console) error {
+	if err := Migrate(at.ctx, c.Database); err != nil {
+		return err
+	}
+	fmt.Fprintln(at.stdout, "The schema is up to date.")
+	return nil
+}
+
+type migrateDown struct {
+	Database
+	Yes bool `help:"Yes, delete all data." required:""`
+}
+
+func (c *migrateDown) Run(at console) error {
+	if err := MigrateDown(at.ctx, c.Database); err != nil {
+		return err
+	}
+	fmt.Fprintln(at.stdout, "The schema is gone.")
+	return nil
+}
+
+type migrateVersion struct{ Database }
+
+func (c *migrateVersion) Run(at console) error {
+	return c.withPool(at.ctx, func(pool *pgxpool.Pool) error {
+		if err := postgres.CheckSchema(at.ctx, pool); err != nil {
+			return err
+		}
+		fmt.Fprintln(at.stdout, "The schema is up to date.")
+		return nil
+	})
+}
+
+type createOrganization struct {
+	Database
+	Name     string `required:"" help:"Unique name."`
+	TimeZone string `required:"" placeholder:"ZONE" help:"IANA time zone, such as Europe/Berlin."`
+}
+
+func (c *createOrganization) Run(at console) error {
+	return c.withPool(at.ctx, func(pool *pgxpool.Pool) error {
+		made, err := schedule.New(pool, schedule.Config{}).CreateOrganization(at.ctx, booking.SystemActor, c.Name, c.TimeZone)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(at.stdout, made.ID)
+		return nil
+	})
+}
+
+type createDoctor struct {
+	Database
+	Organization booking.OrganizationID `required:"" placeholder:"ID" help:"The organization's id."`
+	Name         string                 `required:"" help:"Name."`
+	Specialty    string                 `help:"Field of medicine."`
+}
+
+func (c *createDoctor) Run(at console) error {
+	return c.withPool(at.ctx, func(pool *pgxpool.Pool) error {
+		made, err := schedule.New(pool, schedule.Config{}).CreateDoctor(at.ctx, booking.SystemActor, c.Organization, c.Name, c.Specialty)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(at.stdout, made.ID)
+		return nil
+	})
+}
+
+type generateSlots struct {
+	Database
+	All    bool             `required:"" xor:"whose" help:"For all doctors."`
+	Doctor booking.DoctorID `required:"" xor:"whose" placeholder:"ID" help:"For this doctor."`
+	Days   int              `default:"14" help:"How many days, today included: 1 to 14."`
+}
+
+func (c *generateSlots) Run(at console) error {
+	if c.All {
+		added, err := GenerateAll(at.ctx, c.Database, c.Days, at.stderr)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(at.stdout, "%d slots added.\n", added)
+		return nil
+	}
+	return c.withPool(at.ctx, func(pool *pgxpool.Pool) error {
+		added, err := schedule.New(pool, schedule.Config{}).Generate(at.ctx, booking.SystemActor, c.Doctor, c.Days)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(at.stdout, "%d slots added.\n", added)
+		return nil
+	})
+}
+
+type signToken struct {
+	JWT   JWT   `embed:"" prefix:"jwt-"`
+	Grant Token `embed:""`
+}
+
+func (c *signToken) Run(at console) error {
+	token, err := c.JWT.Sign(c.Grant)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(at.stdout, token)
+	return nil
+}
+
+type versionCommand struct{}
+
+func (versionCommand) Run(at console) error {
+	version := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		version = info.Main.Version
+	}
+	_, err := fmt.Fprintf(at.stdout, "openslot %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return err
+}
+
+// withPool lends a pool for as long as do runs.
+func (d Database) withPool(ctx context.Context, do func(*pgxpool.Pool) error) error {
+	pool, err := d.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return do(pool)
+}
+
+func (d Database) open(ctx context.Context) (*pgxpool.Pool, error) {
+	return postgres.Open(ctx, postgres.Config{URL: d.URL, MaxConns: d.Connections})
+}
+
+// Migrate brings the schema up to what this program needs.
+func Migrate(ctx context.Context, database Database) error {
+	return postgres.Migrate(ctx, database.URL)
+}
+
+// MigrateDown takes the whole schema away, with all data in it.
+func MigrateDown(ctx context.Context, database Database) error {
+	return postgres.MigrateDown(ctx, database.URL)
+}
+
+// GenerateAll makes the slots of all doctors for days days, today included, and returns how
+// many were missing. A bar on stderr shows how far it is, if that is a terminal.
+func GenerateAll(ctx context.Context, database Database, days int, stderr io.Writer) (added int64, err error) {
+	bar := ProgressBar(stderr, "Generating slots")
+	err = database.withPool(ctx, func(pool *pgxpool.Pool) error {
+		added, err = schedule.New(pool, schedule.Config{}).GenerateAll(ctx, days, func(done, total int) {
+			bar.ChangeMax(total)
+			_ = bar.Set(done)
+		})
+		return err
+	})
+	_ = bar.Finish()
+	return added, err
+}
+
+// ProgressBar draws on w if w is a terminal, else nothing.
+func ProgressBar(w io.Writer, what string) *progressbar.ProgressBar {
+	visible := false
+	if file, ok := w.(*os.File); ok {
+		info, err := file.Stat()
+		visible = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	return progressbar.NewOptions(1,
+		progressbar.OptionSetDescription(what),
+		progressbar.OptionSetWriter(w),
+		progressbar.OptionSetVisibility(visible),
+		progressbar.OptionShowCount(),
+		progressbar.OptionClearOnFinish())
+}
