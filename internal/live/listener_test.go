@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"openslot/internal/booking"
-	"openslot/internal/postgres"
 )
 
 func codeOf(err error) booking.Code {
@@ -24,7 +23,12 @@ func codeOf(err error) booking.Code {
 
 func (c *clinic) pool(url string) *pgxpool.Pool {
 	c.t.Helper()
-	pool, err := postgres.Open(context.Background(), postgres.Config{URL: url, MaxConns: 4})
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	config.MaxConns = 4
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		c.t.Fatal(err)
 	}
