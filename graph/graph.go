@@ -1,0 +1,165 @@
+// Package graph is the GraphQL transport: the contract of schema.graphqls over HTTP and websockets.
+//
+//	POST, GET ──▶ http.go ─────────▶ gqlgen's executor ──▶ resolvers ──▶ the core's packages
+//	websocket ──▶ websocket.go ──▶   (limits.go before it)   │
+//	              socket.go                                  └─▶ errors.go: codes → answers
+//	              operation.go
+//
+// Resolvers hold no rules and no SQL: they turn arguments into calls of the core and its answers
+// into the types of the contract, most of which are the core's own. generated.go and models_gen.go
+// come from gqlgen; see gqlgen.yml.
+//
+// A [Handler] serves any number of requests and sockets at once. Every goroutine it starts belongs
+// to one request or one socket and ends with it.
+package graph
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/99designs/gqlgen/graphql"
+	"github.com/99designs/gqlgen/graphql/executor"
+	"github.com/99designs/gqlgen/graphql/handler/extension"
+	"github.com/99designs/gqlgen/graphql/handler/lru"
+	"github.com/vektah/gqlparser/v2/ast"
+
+	"openslot/internal/auth"
+	"openslot/internal/availability"
+	"openslot/internal/booking"
+	"openslot/internal/live"
+	"openslot/internal/schedule"
+)
+
+// Parts is what a [Handler] works with. Services are required, options are not.
+type Parts struct {
+	Booking      *booking.Service
+	Schedule     *schedule.Service
+	Availability *availability.Service
+	Hub          *live.Hub
+	Auth         *auth.Authenticator
+	Patients     *auth.Patients
+
+	// AllowedOrigins are those of web pages, besides the API's own, that may use it: scheme://host[:port].
+	AllowedOrigins []string
+	// Introspection lets clients read the contract, as GraphiQL does: for development.
+	Introspection bool
+	Log           *slog.Logger // nil = the default
+}
+
+// cachedDocuments is how many parsed documents are kept. Apps send a handful.
+const cachedDocuments = 1000
+
+// Handler answers GraphQL at one address: POST for operations, GET for queries, websockets for
+// these and subscriptions. It finds out who asks by itself: no other authentication belongs in
+// front of it.
+type Handler struct {
+	exec    *executor.Executor
+	origins []string
+	sockets *sockets
+	entry   http.Handler
+}
+
+// New makes a handler.
+func New(parts Parts) *Handler {
+	exec := executor.New(NewExecutableSchema(Config{Resolvers: &Resolver{parts}}))
+	exec.SetErrorPresenter(presenter{cmp.Or(parts.Log, slog.Default())}.present)
+	exec.SetRecoverFunc(recovered)
+	exec.SetParserTokenLimit(maxTokens)
+	exec.SetDisableSuggestion(true)
+	documents := lru.New[*ast.QueryDocument](cachedDocuments)
+	exec.SetQueryCache(documents)
+	exec.Use(limits{introspection: parts.Introspection, known: documents})
+	if parts.Introspection {
+		exec.Use(extension.Introspection{})
+	}
+	exec.AroundOperations(func(ctx context.Context, next graphql.OperationHandler) graphql.ResponseHandler {
+		return next(withLoaders(ctx, parts))
+	})
+	h := &Handler{exec: exec, origins: parts.AllowedOrigins, sockets: newSockets(exec, parts.Auth, parts.AllowedOrigins)}
+	h.entry = parts.Auth.Middleware(http.HandlerFunc(h.route), h.refuseToken)
+	return h
+}
+
+// Close ends all sockets with 1001, going away, and lets no more begin. It returns when they are
+// gone, or with an error when ctx is over. Requests over HTTP are the server's to wait for.
+func (h *Handler) Close(ctx context.Context) error { return h.sockets.close(ctx) }
+
+// ServeHTTP answers a request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		if problem := recover(); problem != nil {
+			if problem == http.ErrAbortHandler { //nolint:errorlint // compared as net/http does
+				panic(problem)
+			}
+			ctx := graphql.WithOperationContext(r.Context(), &graphql.OperationContext{Headers: r.Header})
+			response := h.exec.DispatchError(ctx, asList(recovered(ctx, problem)))
+			writeStatus(w, mediaJSON, http.StatusInternalServerError, response)
+		}
+	}()
+	if h.crossOrigin(w, r) {
+		return
+	}
+	h.entry.ServeHTTP(w, r)
+}
+
+// crossOrigin lets pages of other origins that are allowed read our answers, and answers the
+// question that browsers ask beforehand; it then reports true. The API knows no cookies, so a
+// page can do nothing here in its visitor's name that it does not hold a token for.
+func (h *Handler) crossOrigin(w http.ResponseWriter, r *http.Request) (answered bool) {
+	origin := r.Header.Get("Origin")
+	header := w.Header()
+	if len(h.origins) > 0 {
+		header.Add("Vary", "Origin")
+	}
+	allowed := origin != "" && slices.ContainsFunc(h.origins, func(o string) bool { return strings.EqualFold(o, origin) })
+	if allowed {
+		header.Set("Access-Control-Allow-Origin", origin)
+		header.Set("Access-Control-Expose-Headers", "Retry-After, "+requestIDHeader)
+	}
+	if r.Method != http.MethodOptions {
+		return false
+	}
+	header.Set("Allow", allow)
+	if allowed && r.Header.Get("Access-Control-Request-Method") != "" {
+		header.Set("Access-Control-Allow-Methods", "GET, POST")
+		header.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, "+requestIDHeader)
+		header.Set("Access-Control-Max-Age", "600")
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return true
+}
+
+const allow = "GET, POST, OPTIONS"
+
+func (h *Handler) route(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Header.Get("Upgrade") != "":
+		h.sockets.ServeHTTP(w, r)
+	case r.Method == http.MethodGet:
+		h.get(w, r)
+	case r.Method == http.MethodPost:
+		h.post(w, r)
+	default:
+		w.Header().Set("Allow", allow)
+		refuse(w, mediaJSON, invalid(http.StatusMethodNotAllowed, "Only "+allow+" are answered here."))
+	}
+}
+
+// refuseToken answers a request whose token is not good.
+func (h *Handler) refuseToken(w http.ResponseWriter, r *http.Request, err error) {
+	ctx := graphql.WithOperationContext(r.Context(), &graphql.OperationContext{Headers: r.Header})
+	response := h.exec.DispatchError(ctx, asList(err))
+	media, ok := negotiate(r.Header.Values("Accept"))
+	if !ok {
+		media = mediaJSON
+	}
+	if whole(response.Errors) != nil {
+		write(w, media, response)
+		return
+	}
+	writeStatus(w, media, statusOf(code(response.Errors[0])), response)
+}

@@ -1,0 +1,121 @@
+package graph
+
+import (
+	"context"
+	"errors"
+
+	"openslot/internal/auth"
+	"openslot/internal/booking"
+	"openslot/internal/live"
+	"openslot/internal/schedule"
+)
+
+// Resolver answers the fields that the core's types don't answer by themselves. Its methods, in
+// schema.resolvers.go, are called by generated code; this file has what more than a few lines of
+// them need.
+type Resolver struct {
+	Parts
+}
+
+// Arguments that the contract lets be null have a default, which null is not: it counts as the
+// zero value, which the core refuses where a number is needed.
+func value[T any](v *T) (zero T) {
+	if v == nil {
+		return zero
+	}
+	return *v
+}
+
+// element is one of a connection.
+type element interface{ Cursor() string }
+
+func pageInfo[T element](items []T, hasNext bool, after *string) *PageInfo {
+	info := &PageInfo{HasNextPage: hasNext, HasPreviousPage: value(after) != ""}
+	if len(items) > 0 {
+		info.StartCursor = new(items[0].Cursor())
+		info.EndCursor = new(items[len(items)-1].Cursor())
+	}
+	return info
+}
+
+func doctorConnection(ctx context.Context, page schedule.DoctorPage, after *string) *DoctorConnection {
+	c := &DoctorConnection{Nodes: page.Doctors, PageInfo: pageInfo(page.Doctors, page.HasNext, after)}
+	for i := range page.Doctors {
+		doctor := &page.Doctors[i]
+		c.Edges = append(c.Edges, DoctorEdge{Cursor: doctor.Cursor(), Node: doctor})
+		loadersOf(ctx).organizations.expect(doctor.OrganizationID)
+	}
+	return c
+}
+
+func appointmentConnection(ctx context.Context, page booking.AppointmentPage, after *string) *AppointmentConnection {
+	c := &AppointmentConnection{Nodes: page.Appointments, PageInfo: pageInfo(page.Appointments, page.HasNext, after)}
+	l := loadersOf(ctx)
+	for i := range page.Appointments {
+		appointment := &page.Appointments[i]
+		c.Edges = append(c.Edges, AppointmentEdge{Cursor: appointment.Cursor(), Node: appointment})
+		l.slots.expect(appointment.SlotID)
+		l.doctors.expect(appointment.DoctorID)
+		l.patients.expect(appointment.PatientID)
+	}
+	return c
+}
+
+// maxAlternatives is how many slots are offered to whoever came too late.
+const maxAlternatives = 5
+
+// booked makes the payload of a call of Book. Whatever else it tells beside a refusal is help: the
+// refusal stands without it.
+func (r *Resolver) booked(ctx context.Context, request booking.BookRequest, booked booking.Booking, err error) (*BookAppointmentPayload, error) {
+	if err == nil {
+		return &BookAppointmentPayload{Appointment: &booked.Appointment, Replayed: booked.Replayed}, nil
+	}
+	errs, rest := refusals(err)
+	if rest != nil {
+		return nil, rest
+	}
+	payload := &BookAppointmentPayload{Errors: errs}
+	var known *booking.Error
+	switch errors.As(err, &known); known.Code {
+	case booking.AlreadyBooked:
+		if standing, err := r.Booking.Appointment(ctx, auth.ActorFrom(ctx), known.Existing); err == nil {
+			payload.Appointment = &standing
+		}
+	case booking.SlotFull:
+		payload.Alternatives, _ = r.Availability.Next(ctx, request.Slot, maxAlternatives)
+	}
+	return payload, nil
+}
+
+// template turns the contract's shifts, in times of day, into the core's, in minutes.
+func (in CreateScheduleInput) template() (schedule.Template, error) {
+	t := schedule.Template{ValidFrom: in.ValidFrom, ValidUntil: value(in.ValidUntil)}
+	for _, s := range in.Shifts {
+		start, end, err := schedule.ParseTimes(s.Start, s.End)
+		if err != nil {
+			return schedule.Template{}, err
+		}
+		every := s.SlotMinutes
+		if s.EveryMinutes != nil {
+			every = *s.EveryMinutes
+		}
+		t.Shifts = append(t.Shifts, schedule.Shift{Weekday: s.Weekday, StartMinute: start, EndMinute: end,
+			SlotMinutes: s.SlotMinutes, EveryMinutes: every, Capacity: s.Capacity})
+	}
+	return t, nil
+}
+
+func (r *Resolver) subscribe(ctx context.Context, ids []ID, from booking.Date, days *int) (<-chan *live.Update, error) {
+	query := live.Query{From: from, Days: value(days)}
+	for _, id := range ids {
+		query.Doctors = append(query.Doctors, booking.DoctorID(id))
+	}
+	subscription, err := r.Hub.Subscribe(ctx, query)
+	if errors.Is(err, live.ErrGoingAway) {
+		return nil, booking.Refuse(booking.Unavailable, "This instance is going away. Connect again.")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return follow(ctx, subscription), nil
+}

@@ -1,0 +1,168 @@
+package graph
+
+import (
+	"context"
+	"openslot/internal/auth"
+	"openslot/internal/availability"
+	"openslot/internal/booking"
+	"openslot/internal/live"
+	"openslot/internal/schedule"
+)
+
+func (r *appointmentResolver) Slot(ctx context.Context, obj *booking.Appointment) (*booking.Slot, error) {
+	return loadersOf(ctx).slots.load(ctx, obj.SlotID)
+}
+
+func (r *appointmentResolver) Doctor(ctx context.Context, obj *booking.Appointment) (*schedule.Doctor, error) {
+	return loadersOf(ctx).doctors.load(ctx, obj.DoctorID)
+}
+
+func (r *appointmentResolver) Patient(ctx context.Context, obj *booking.Appointment) (*auth.Patient, error) {
+	return loadersOf(ctx).patients.load(ctx, obj.PatientID)
+}
+
+func (r *doctorResolver) Organization(ctx context.Context, obj *schedule.Doctor) (*schedule.Organization, error) {
+	return loadersOf(ctx).organizations.load(ctx, obj.OrganizationID)
+}
+
+func (r *mutationResolver) BookAppointment(ctx context.Context, input booking.BookRequest) (*BookAppointmentPayload, error) {
+	booked, err := r.Booking.Book(ctx, auth.ActorFrom(ctx), input)
+	return r.booked(ctx, input, booked, err)
+}
+
+func (r *mutationResolver) CancelAppointment(ctx context.Context, input booking.CancelRequest) (*CancelAppointmentPayload, error) {
+	cancelled, err := r.Booking.Cancel(ctx, auth.ActorFrom(ctx), input)
+	if err != nil {
+		errs, err := refusals(err)
+		return &CancelAppointmentPayload{Errors: errs}, err
+	}
+	return &CancelAppointmentPayload{Appointment: &cancelled.Appointment, Changed: cancelled.Changed}, nil
+}
+
+func (r *mutationResolver) RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error) {
+	patient, created, err := r.Patients.Register(ctx, auth.ActorFrom(ctx), input)
+	return &RegisterPatientPayload{Patient: &patient, Created: created}, err
+}
+
+func (r *mutationResolver) CreateOrganization(ctx context.Context, input CreateOrganizationInput) (*CreateOrganizationPayload, error) {
+	created, err := r.Schedule.CreateOrganization(ctx, auth.ActorFrom(ctx), input.Name, input.TimeZone)
+	return &CreateOrganizationPayload{Organization: &created}, err
+}
+
+func (r *mutationResolver) CreateDoctor(ctx context.Context, input CreateDoctorInput) (*CreateDoctorPayload, error) {
+	actor := auth.ActorFrom(ctx)
+	created, err := r.Schedule.CreateDoctor(ctx, actor, actor.Organization, input.Name, input.Specialty)
+	return &CreateDoctorPayload{Doctor: &created}, err
+}
+
+func (r *mutationResolver) CreateSchedule(ctx context.Context, input CreateScheduleInput) (*CreateSchedulePayload, error) {
+	template, err := input.template()
+	if err != nil {
+		return nil, err
+	}
+	id, err := r.Schedule.CreateSchedule(ctx, auth.ActorFrom(ctx), booking.DoctorID(input.DoctorID), template)
+	if err != nil {
+		errs, err := refusals(err)
+		return &CreateSchedulePayload{Errors: errs}, err
+	}
+	return &CreateSchedulePayload{ScheduleID: new(ID(id))}, nil
+}
+
+func (r *mutationResolver) GenerateSlots(ctx context.Context, input GenerateSlotsInput) (*GenerateSlotsPayload, error) {
+	added, err := r.Schedule.Generate(ctx, auth.ActorFrom(ctx), booking.DoctorID(input.DoctorID), input.Days)
+	return &GenerateSlotsPayload{Added: added}, err
+}
+
+func (r *mutationResolver) UpdateSlot(ctx context.Context, input UpdateSlotInput) (*UpdateSlotPayload, error) {
+	change := schedule.SlotChange{Capacity: input.Capacity, Status: input.Status}
+	slot, err := r.Schedule.UpdateSlot(ctx, auth.ActorFrom(ctx), booking.SlotID(input.SlotID), change)
+	if err != nil {
+		errs, err := refusals(err)
+		return &UpdateSlotPayload{Errors: errs}, err
+	}
+	return &UpdateSlotPayload{Slot: &slot}, nil
+}
+
+func (r *queryResolver) Me(ctx context.Context) (*booking.Actor, error) {
+	actor := auth.ActorFrom(ctx)
+	if actor.Kind == booking.Anonymous {
+		return nil, nil
+	}
+	return &actor, nil
+}
+
+func (r *queryResolver) Doctor(ctx context.Context, id ID) (*schedule.Doctor, error) {
+	return absent(r.Schedule.Doctor(ctx, booking.DoctorID(id)))
+}
+
+func (r *queryResolver) Doctors(ctx context.Context, search *string, organizationID *ID, first *int, after *string) (*DoctorConnection, error) {
+	page, err := r.Schedule.Doctors(ctx, schedule.DoctorQuery{Search: value(search),
+		OrganizationID: (*booking.OrganizationID)(organizationID), First: value(first), After: value(after)})
+	return doctorConnection(ctx, page, after), err
+}
+
+func (r *queryResolver) Slots(ctx context.Context, doctorID ID, date booking.Date, includeFull *bool) (*availability.Day, error) {
+	day, err := r.Availability.Day(ctx, booking.DoctorID(doctorID), date)
+	if !value(includeFull) {
+		day.Slots = day.Free()
+	}
+	return &day, err
+}
+
+func (r *queryResolver) Days(ctx context.Context, doctorID ID, from booking.Date, days *int) ([]availability.DaySummary, error) {
+	return r.Availability.Days(ctx, booking.DoctorID(doctorID), from, value(days))
+}
+
+func (r *queryResolver) Appointment(ctx context.Context, id ID) (*booking.Appointment, error) {
+	return absent(r.Booking.Appointment(ctx, auth.ActorFrom(ctx), booking.AppointmentID(id)))
+}
+
+func (r *queryResolver) MyAppointments(ctx context.Context, first *int, after *string) (*AppointmentConnection, error) {
+	page, err := r.Booking.PatientAppointments(ctx, auth.ActorFrom(ctx), booking.Page{First: value(first), After: value(after)})
+	return appointmentConnection(ctx, page, after), err
+}
+
+func (r *queryResolver) Appointments(ctx context.Context, doctorID ID, date booking.Date, first *int, after *string) (*AppointmentConnection, error) {
+	page, err := r.Booking.DoctorAppointments(ctx, auth.ActorFrom(ctx), booking.DoctorID(doctorID), date,
+		booking.Page{First: value(first), After: value(after)})
+	return appointmentConnection(ctx, page, after), err
+}
+
+func (r *subscriptionResolver) Availability(ctx context.Context, doctorIds []ID, from booking.Date, days *int) (<-chan *live.Update, error) {
+	return r.subscribe(ctx, doctorIds, from, days)
+}
+
+func (r *viewerResolver) Patient(ctx context.Context, obj *booking.Actor) (*auth.Patient, error) {
+	if obj.Kind != booking.Patient {
+		return nil, nil
+	}
+	return loadersOf(ctx).patients.load(ctx, obj.PatientID)
+}
+
+func (r *viewerResolver) Organization(ctx context.Context, obj *booking.Actor) (*schedule.Organization, error) {
+	if obj.Kind != booking.Staff {
+		return nil, nil
+	}
+	return loadersOf(ctx).organizations.load(ctx, obj.Organization)
+}
+
+func (r *Resolver) Appointment() AppointmentResolver { return &appointmentResolver{r} }
+
+func (r *Resolver) Doctor() DoctorResolver { return &doctorResolver{r} }
+
+func (r *Resolver) Mutation() MutationResolver { return &mutationResolver{r} }
+
+func (r *Resolver) Query() QueryResolver { return &queryResolver{r} }
+
+func (r *Resolver) Subscription() SubscriptionResolver { return &subscriptionResolver{r} }
+
+func (r *Resolver) Viewer() ViewerResolver { return &viewerResolver{r} }
+
+type (
+	appointmentResolver  struct{ *Resolver }
+	doctorResolver       struct{ *Resolver }
+	mutationResolver     struct{ *Resolver }
+	queryResolver        struct{ *Resolver }
+	subscriptionResolver struct{ *Resolver }
+	viewerResolver       struct{ *Resolver }
+)
