@@ -20,14 +20,14 @@ const MaxDays = 14
 // listing every slot.
 const (
 	batchDoctors = 16
-	batchesAbove = 4
+	batchWorkers = 4
 )
 
 // Generate makes what is missing of a doctor's slots for today and the days after, for the staff
 // of the doctor's organization. Today is what it is there; slots that have begun are not made.
 // It changes no slot that exists. It returns how many it added, and refuses with INVALID unless
 // days is 1 to MaxDays; NOT_FOUND for a doctor that is not there or not the actor's.
-func (s *Service) Generate(ctx context.Context, actor booking.Actor, doctor booking.DoctorID, days int) (added int, err error) {
+func (s *Service) Generate(ctx context.Context, actor booking.Actor, doctor booking.DoctorID, days int) (int, error) {
 	own, err := scope(actor)
 	if err != nil {
 		return 0, err
@@ -51,7 +51,7 @@ const scheduledSQL = `SELECT DISTINCT doctor_id FROM schedule ORDER BY doctor_id
 // GenerateAll is Generate for all doctors who have a template. It calls progress, unless that is
 // nil, as doctors are done, never twice at once. What it has added before an error stays: it may
 // simply be run again.
-func (s *Service) GenerateAll(ctx context.Context, days int, progress func(done, total int)) (added int64, err error) {
+func (s *Service) GenerateAll(ctx context.Context, days int, progress func(done, total int)) (int64, error) {
 	if err := checkDays(days); err != nil {
 		return 0, err
 	}
@@ -67,12 +67,13 @@ func (s *Service) GenerateAll(ctx context.Context, days int, progress func(done,
 		progress = func(int, int) {}
 	}
 	var (
-		mu   sync.Mutex
-		done int
+		mu    sync.Mutex // guards the rest, and progress
+		added int64
+		done  int
 	)
 	progress(0, len(doctors))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(batchesAbove)
+	group.SetLimit(batchWorkers)
 	for batch := range slices.Chunk(doctors, batchDoctors) {
 		group.Go(func() error {
 			n, err := s.generate(ctx, batch, days)
@@ -99,8 +100,9 @@ func checkDays(days int) error {
 }
 
 // generate makes what is missing of the doctors' slots, in one transaction.
-func (s *Service) generate(ctx context.Context, doctors []booking.DoctorID, days int) (added int64, err error) {
-	err = s.write(ctx, doctors, func(tx pgx.Tx) error {
+func (s *Service) generate(ctx context.Context, doctors []booking.DoctorID, days int) (int64, error) {
+	var added int64
+	err := s.write(ctx, doctors, func(tx pgx.Tx) error {
 		calendars, now, err := s.calendars(ctx, tx, doctors)
 		if err != nil {
 			return err
@@ -142,13 +144,15 @@ SELECT s.doctor_id, s.id, o.time_zone, coalesce($2, clock_timestamp()), s.valid_
  WHERE s.doctor_id = ANY ($1)
  ORDER BY s.doctor_id, s.valid_from, x.weekday, x.start_minute`
 
-// calendars reads the templates of doctors; those without any are left out.
-func (s *Service) calendars(ctx context.Context, tx pgx.Tx, doctors []booking.DoctorID) (found []calendar, now time.Time, err error) {
+// calendars reads the templates of doctors, and what time it is; doctors without any are left out.
+func (s *Service) calendars(ctx context.Context, tx pgx.Tx, doctors []booking.DoctorID) ([]calendar, time.Time, error) {
 	rows, err := tx.Query(ctx, shiftsSQL, doctors, s.now())
 	if err != nil {
 		return nil, time.Time{}, err
 	}
 	var (
+		found    []calendar
+		now      time.Time
 		c        calendar
 		t        Template
 		x        Shift

@@ -1,0 +1,111 @@
+// Package availability answers what is free: the slots of a doctor's day, what is left of days,
+// and where to go instead of a slot that is full.
+//
+// An answer is a picture, true at its AsOf and perhaps no longer: it never decides a booking.
+// Days are those of the doctor's organization's time zone; a slot belongs to the day on which it
+// begins there. Slots that have begun are in no answer about days.
+//
+// A [Service] may be used by any number of goroutines at once. What it returns belongs to the
+// caller.
+package availability
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"openslot/internal/booking"
+)
+
+// Config holds what a [Service] can be told. The zero value is right for production.
+type Config struct {
+	// Now is what time it is; nil = the database's clock, which all instances share.
+	Now func() time.Time
+}
+
+// Service reads slots.
+type Service struct {
+	pool   *pgxpool.Pool
+	config Config
+}
+
+// New makes a service on a pool; a replica will do.
+func New(pool *pgxpool.Pool, config Config) *Service {
+	return &Service{pool: pool, config: config}
+}
+
+// now is the time to answer for; nil lets the database read its own clock.
+func (s *Service) now() *time.Time {
+	if s.config.Now == nil {
+		return nil
+	}
+	now := s.config.Now()
+	return &now
+}
+
+const slotColumns = `t.id, t.doctor_id, t.start_at, t.end_at, t.opens_at, t.capacity, t.booked_count, t.status, t.version`
+
+// fields are where slotColumns go.
+func fields(s *booking.Slot) []any {
+	return []any{&s.ID, &s.DoctorID, &s.StartAt, &s.EndAt, &s.OpensAt, &s.Capacity, &s.Booked, &s.Status, &s.Version}
+}
+
+// inUTC is the slot with its times in UTC, as all times in answers are.
+func inUTC(s booking.Slot) booking.Slot {
+	s.StartAt, s.EndAt, s.OpensAt = s.StartAt.UTC(), s.EndAt.UTC(), s.OpensAt.UTC()
+	return s
+}
+
+// slots runs a query for slotColumns.
+func (s *Service) slots(ctx context.Context, sql string, args ...any) ([]booking.Slot, error) {
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (slot booking.Slot, err error) {
+		err = row.Scan(fields(&slot)...)
+		return inUTC(slot), err
+	})
+}
+
+// Slot reads one slot, whatever its state, or refuses with NOT_FOUND.
+func (s *Service) Slot(ctx context.Context, id booking.SlotID) (booking.Slot, error) {
+	found, err := s.SlotsByID(ctx, []booking.SlotID{id})
+	if err != nil {
+		return booking.Slot{}, err
+	}
+	slot, ok := found[id]
+	if !ok {
+		return booking.Slot{}, booking.Refuse(booking.NotFound, "There is no such slot.")
+	}
+	return slot, nil
+}
+
+const slotsSQL = `SELECT ` + slotColumns + ` FROM time_slot t WHERE t.id = ANY ($1)`
+
+// SlotsByID reads many slots with one query, whatever their state: an appointment's slot may have
+// been withdrawn. Ids that name none are left out.
+func (s *Service) SlotsByID(ctx context.Context, ids []booking.SlotID) (map[booking.SlotID]booking.Slot, error) {
+	list, err := s.slots(ctx, slotsSQL, ids)
+	if err != nil {
+		return nil, wrap(err, "read slots")
+	}
+	found := make(map[booking.SlotID]booking.Slot, len(list))
+	for _, slot := range list {
+		found[slot.ID] = slot
+	}
+	return found, nil
+}
+
+func noDoctor() error { return booking.Refuse(booking.NotFound, "There is no such doctor.") }
+
+// wrap names what failed. Refusals pass through it with their code.
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("availability: %s: %w", fmt.Sprintf(format, args...), booking.DatabaseError(err))
+}

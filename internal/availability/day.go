@@ -1,0 +1,152 @@
+package availability
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"openslot/internal/booking"
+)
+
+// Day is a doctor's day as it stood at AsOf.
+type Day struct {
+	Date     booking.Date
+	TimeZone string    // IANA name of the zone that Date is in
+	AsOf     time.Time // UTC; the slots are at least as new
+	// Slots by start: those that had not begun and are not withdrawn; full and closed ones, and
+	// those that open later, included.
+	Slots []booking.Slot
+}
+
+// Free are the slots with a place left that are not closed, whether they are open yet or not.
+func (d Day) Free() []booking.Slot {
+	free := make([]booking.Slot, 0, len(d.Slots))
+	for _, s := range d.Slots {
+		if s.Free() > 0 && s.Status == booking.SlotOpen {
+			free = append(free, s)
+		}
+	}
+	return free
+}
+
+// zoneSQL begins a query about days of the doctor $1 with their zone and the time: $2, or when
+// the statement began. What the statement sees is not older than that.
+const zoneSQL = `
+WITH z AS (SELECT o.time_zone AS zone, coalesce($2, now()) AS now
+             FROM doctor d JOIN organization o ON o.id = d.organization_id
+            WHERE d.id = $1)`
+
+// slotsOfDaysSQL joins the slots t of the days from $3 to $4 that have not begun; a doctor without
+// any still has a row. Which day a slot is on is what clocks in the zone show when it begins, and
+// every query asks for that. But no index knows it, hence this range besides. Where clocks change
+// at midnight a day's first moment is a matter of reading, so the range is wider than days by more
+// than clocks ever change.
+const slotsOfDaysSQL = `
+  FROM z LEFT JOIN time_slot t
+    ON t.doctor_id = $1 AND t.status <> 'WITHDRAWN' AND t.start_at > z.now
+   AND t.start_at >= ($3::date::timestamp AT TIME ZONE z.zone) - interval '3 hours'
+   AND t.start_at < (($4::date + 1)::timestamp AT TIME ZONE z.zone) + interval '3 hours'`
+
+const daySQL = zoneSQL + `
+SELECT z.zone, z.now, ` + slotColumns + slotsOfDaysSQL + `
+   AND (t.start_at AT TIME ZONE z.zone)::date BETWEEN $3 AND $4
+ ORDER BY t.start_at`
+
+// Day reads a doctor's day with one query. It refuses with NOT_FOUND an unknown doctor; the day of
+// one without slots is empty.
+func (s *Service) Day(ctx context.Context, doctor booking.DoctorID, date booking.Date) (Day, error) {
+	day := Day{Date: date, Slots: []booking.Slot{}}
+	rows, err := s.pool.Query(ctx, daySQL, doctor, s.now(), date, date)
+	if err != nil {
+		return Day{}, wrap(err, "day %s of doctor %d", date, doctor)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var slot booking.Slot
+		into := append([]any{&day.TimeZone, &day.AsOf}, fields(&slot)...)
+		empty := rows.RawValues()[2] == nil
+		if empty {
+			clear(into[2:]) // a nil skips its column
+		}
+		if err := rows.Scan(into...); err != nil {
+			return Day{}, wrap(err, "day %s of doctor %d", date, doctor)
+		}
+		if !empty {
+			day.Slots = append(day.Slots, inUTC(slot))
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return Day{}, wrap(err, "day %s of doctor %d", date, doctor)
+	}
+	if day.TimeZone == "" {
+		return Day{}, noDoctor()
+	}
+	day.AsOf = day.AsOf.UTC()
+	return day, nil
+}
+
+// DaySummary is what is left of a doctor's day, in slots that have not begun and are not closed,
+// whether they are open yet or not.
+type DaySummary struct {
+	Date      booking.Date
+	Free      int        // places left
+	Capacity  int        // all places
+	FirstFree *time.Time // UTC; start of the first slot with a place left, nil if there is none
+}
+
+// MaxDays is how many days can be asked for at once.
+const MaxDays = 31
+
+const daysSQL = zoneSQL + `
+SELECT (t.start_at AT TIME ZONE z.zone)::date, sum(t.capacity - t.booked_count), sum(t.capacity),
+       min(t.start_at) FILTER (WHERE t.booked_count < t.capacity)` + slotsOfDaysSQL + `
+   AND t.status = 'OPEN'
+ GROUP BY 1`
+
+// Days reads what is left of the n days from, from+1, …, one entry for each, with one query. It
+// refuses with INVALID unless n is 1 to MaxDays and the last day is in the calendar; NOT_FOUND
+// for an unknown doctor.
+func (s *Service) Days(ctx context.Context, doctor booking.DoctorID, from booking.Date, n int) ([]DaySummary, error) {
+	if n < 1 || n > MaxDays {
+		return nil, booking.Refuse(booking.Invalid, "days must be between 1 and %d.", MaxDays)
+	}
+	last := from.AddDays(n - 1)
+	if last.Year > 9999 {
+		return nil, booking.Refuse(booking.Invalid, "The calendar ends with 9999-12-31.")
+	}
+	days := make([]DaySummary, n)
+	at := make(map[booking.Date]*DaySummary, n)
+	for i := range days {
+		days[i].Date = from.AddDays(i)
+		at[days[i].Date] = &days[i]
+	}
+	rows, err := s.pool.Query(ctx, daysSQL, doctor, s.now(), from, last)
+	if err != nil {
+		return nil, wrap(err, "days from %s of doctor %d", from, doctor)
+	}
+	var (
+		date           booking.Date
+		free, capacity *int
+		first          *time.Time
+	)
+	read, err := pgx.ForEachRow(rows, []any{&date, &free, &capacity, &first}, func() error {
+		day := at[date]
+		if day == nil {
+			return nil // a neighbouring day's slots, or no slots at all
+		}
+		day.Free, day.Capacity = *free, *capacity
+		if first != nil {
+			utc := first.UTC()
+			day.FirstFree = &utc
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, wrap(err, "days from %s of doctor %d", from, doctor)
+	}
+	if read.RowsAffected() == 0 {
+		return nil, noDoctor()
+	}
+	return days, nil
+}

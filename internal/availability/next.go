@@ -1,0 +1,41 @@
+package availability
+
+import (
+	"context"
+
+	"openslot/internal/booking"
+)
+
+// nextSQL goes along the doctor's slots in both directions from the wanted one, far enough in each
+// for the case that the other has none.
+const nextSQL = `
+WITH w AS (SELECT doctor_id, start_at, coalesce($2, now()) AS now FROM time_slot WHERE id = $1),
+     n AS ((SELECT t.*, t.start_at - w.start_at AS away
+              FROM w, LATERAL (SELECT * FROM time_slot t
+                     WHERE t.doctor_id = w.doctor_id AND t.status <> 'WITHDRAWN'
+                       AND t.start_at >= w.start_at AND t.start_at > w.now AND t.id <> $1
+                       AND t.status = 'OPEN' AND t.opens_at <= w.now AND t.booked_count < t.capacity
+                     ORDER BY t.start_at LIMIT $3) AS t)
+           UNION ALL
+           (SELECT t.*, w.start_at - t.start_at
+              FROM w, LATERAL (SELECT * FROM time_slot t
+                     WHERE t.doctor_id = w.doctor_id AND t.status <> 'WITHDRAWN'
+                       AND t.start_at < w.start_at AND t.start_at > w.now
+                       AND t.status = 'OPEN' AND t.opens_at <= w.now AND t.booked_count < t.capacity
+                     ORDER BY t.start_at DESC LIMIT $3) AS t))
+SELECT ` + slotColumns + `
+  FROM n AS t
+ ORDER BY t.away, t.start_at DESC
+ LIMIT $3`
+
+// Next are other slots of a slot's doctor that can be booked now and have a place left, at most
+// limit (1 to 100). Somebody wanted that slot, so those nearest to it in time come first, earlier
+// or later; of two equally near ones the later, which leaves more time to get there. An unknown
+// slot has none.
+func (s *Service) Next(ctx context.Context, slot booking.SlotID, limit int) ([]booking.Slot, error) {
+	if limit < 1 || limit > 100 {
+		return nil, booking.Refuse(booking.Invalid, "limit must be between 1 and 100.")
+	}
+	next, err := s.slots(ctx, nextSQL, slot, s.now(), limit)
+	return next, wrap(err, "next slots after %d", slot)
+}
