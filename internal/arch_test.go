@@ -54,6 +54,8 @@ var allowed = map[string][]string{
 var owners = map[string][]string{
 	"github.com/golang-migrate/migrate": {"internal/postgres"},
 	"github.com/fergusstrange":          {"internal/devenv"},
+	"github.com/redis/go-redis":         {"internal/availability", "internal/devenv"},
+	"github.com/alicebob/miniredis":     {"internal/devenv"},
 	"github.com/alecthomas/kong":        {"internal/app", "cmd/openslot", "cmd/dev"},
 	"github.com/schollz/progressbar":    {"internal/app", "cmd/dev"},
 	"github.com/golang-jwt":             {"internal/auth"},

@@ -9,9 +9,14 @@
 // btree_gist; binaries fetched by the embedded-postgres library. A candidate
 // that won't do is logged with the reason.
 //
+// # Where Redis comes from
+//
+// For cmd/dev: the server of REDIS_URL, else miniredis in the process. For
+// tests: a redis-server for each, else miniredis; with CI=true only the former.
+//
 // # Processes
 //
-//	this process ──pipe──▶ sh ──▶ postgres
+//	this process ──pipe──▶ sh ──▶ postgres, redis-server
 //
 // The server is the child of a small shell that reads a pipe from us. When the
 // pipe closes, because we stop or because we died in whatever way, the shell

@@ -9,10 +9,39 @@ import (
 	"strings"
 )
 
-// installCommands are what InstallPostgres runs, in order.
-var installCommands = [][]string{
-	{"apt-get", "-q", "update"},
-	{"apt-get", "-q", "install", "-y", "--no-install-recommends", "postgresql", "postgresql-contrib"},
+// installPackages installs packages of Debian.
+func installPackages(ctx context.Context, log func(format string, args ...any), names ...string) error {
+	for _, line := range [][]string{
+		{"apt-get", "-q", "update"},
+		append([]string{"apt-get", "-q", "install", "-y", "--no-install-recommends"}, names...),
+	} {
+		log("%s", strings.Join(line, " "))
+		cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+		// A package may start a server of its own; it is not needed, and
+		// harmless: ours take free ports.
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("%s: %w", strings.Join(line, " "), err)
+		}
+	}
+	return nil
+}
+
+// InstallRedis installs redis-server from Debian's package unless it is there.
+// It needs root and is meant for a machine that exists for one run of the tests.
+func InstallRedis(ctx context.Context, log func(format string, args ...any)) error {
+	if _, err := exec.LookPath("redis-server"); err == nil {
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("devenv: redis-server is missing and only root can install it: apt-get install redis-server")
+	}
+	if err := installPackages(ctx, log, "redis-server"); err != nil {
+		return fmt.Errorf("devenv: install Redis: %w", err)
+	}
+	_, err := exec.LookPath("redis-server")
+	return err
 }
 
 // InstallPostgres installs PostgreSQL with its contrib modules from Debian's
@@ -36,16 +65,8 @@ func (s search) install(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("devenv: PostgreSQL is missing and only root can install it: apt-get install postgresql postgresql-contrib")
 	}
-	for _, line := range installCommands {
-		s.log("%s", strings.Join(line, " "))
-		cmd := exec.CommandContext(ctx, line[0], line[1:]...)
-		// The package would start a server of its own; it is not needed, and
-		// harmless: ours takes a free port.
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("devenv: install PostgreSQL: %s: %w", strings.Join(line, " "), err)
-		}
+	if err := installPackages(ctx, s.log, "postgresql", "postgresql-contrib"); err != nil {
+		return fmt.Errorf("devenv: install PostgreSQL: %w", err)
 	}
 	if _, rejected, ok := s.installed(ctx); !ok {
 		return fmt.Errorf("devenv: the installed PostgreSQL won't do: %s", strings.Join(rejected, "; "))

@@ -23,6 +23,8 @@ func TestMain(m *testing.M) {
 	switch dir, ok := os.LookupEnv(parentVariable); {
 	case dir == unsupervised:
 		unsupervisedMain()
+	case dir == redisParent:
+		redisMain()
 	case ok:
 		parentMain(strings.TrimPrefix(dir, "-"))
 	}
@@ -64,12 +66,25 @@ func unsupervisedMain() {
 	select {}
 }
 
+// redisParent makes it a program that starts a redis-server, and prints its pid.
+const redisParent = "redis"
+
+func redisMain() {
+	r, err := StartRedis(context.Background(), RedisOptions{Own: true})
+	if err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	fmt.Println(r.pid)
+	select {}
+}
+
 // startParent runs parentMain in a process (and group) of its own and returns
 // it with the server's folder.
 func startParent(t *testing.T, dir string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	if dir != unsupervised {
+	if dir != unsupervised && dir != redisParent {
 		dir = "-" + dir
 	}
 	cmd.Env = append(os.Environ(), parentVariable+"="+dir)

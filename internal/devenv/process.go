@@ -44,7 +44,7 @@ type supervised struct {
 	err  error // how it exited, once gone
 }
 
-// supervise starts command as the account. scratch may be empty. Output goes to log.
+// supervise starts command as the account. scratch may be empty and lock nil. Output goes to log.
 func (a account) supervise(command []string, scratch string, lock, log *os.File) (*supervised, error) {
 	stopR, stopW, err := os.Pipe()
 	if err != nil {

@@ -5,8 +5,8 @@
 //
 // The server is temporary and tuned for tests (devenv.TestSettings); its
 // address is in the command's environment. Where the environment already names
-// a server, the command runs with that. With CI=true a missing PostgreSQL is
-// installed from Debian's packages first. The exit code is the command's.
+// a server, the command runs with that. With CI=true a missing PostgreSQL or
+// Redis is installed from Debian's packages first. The exit code is the command's.
 package main
 
 import (
@@ -85,6 +85,9 @@ func start() (*devenv.Postgres, error) {
 	}
 	if os.Getenv("CI") == "true" {
 		if err := devenv.InstallPostgres(ctx, log); err != nil {
+			return nil, err
+		}
+		if err := devenv.InstallRedis(ctx, log); err != nil {
 			return nil, err
 		}
 	}
