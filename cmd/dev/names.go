@@ -5,8 +5,8 @@ var specialties = []struct {
 	name     string
 	capacity int
 }{
-	{"General practice", 1}, {"Dermatology", 1}, {"Cardiology", 1}, {"Paediatrics", 1}, {"Vaccination", 4},
-	{"Orthopaedics", 1}, {"Neurology", 1}, {"Ophthalmology", 1}, {"Physiotherapy group", 8}, {"Gynaecology", 1},
+	{"General practice", 1}, {"Dermatology", 1}, {"Cardiology", 1}, {"Pediatrics", 1}, {"Vaccination", 4},
+	{"Orthopedics", 1}, {"Neurology", 1}, {"Ophthalmology", 1}, {"Physiotherapy group", 8}, {"Gynecology", 1},
 }
 
 // Nobody is called like this.

@@ -24,7 +24,7 @@ type Config struct {
 // Database says where PostgreSQL is.
 type Database struct {
 	URL         string `name:"database-url" env:"DATABASE_URL" required:"" placeholder:"URL" help:"PostgreSQL, as postgres://user@host/database. Not through a pooler in transaction mode. A password is better kept in the environment: flags show in the list of processes."`
-	Connections int32  `name:"database-connections" env:"OPENSLOT_DATABASE_CONNECTIONS" default:"16" help:"Most connections of one process for queries; three more serve the change feed and readiness."`
+	Connections int32  `name:"database-connections" env:"OPENSLOT_DATABASE_CONNECTIONS" default:"16" help:"Most connections of one process for queries; two more serve the change feed and readiness."`
 }
 
 // HTTP says how the API is served.
