@@ -52,7 +52,7 @@ func newClinic(t testing.TB) *clinic {
 	c.proxy = newProxy(t, c.db.URL)
 	c.listener = &Listener{URL: c.proxy.url, Log: log, Consumers: []Consumer{
 		c.hub.Consumer(),
-		{Stale: func(doctor booking.DoctorID) {
+		{Stale: func(doctor booking.DoctorID, _ time.Time) {
 			if doctor >= firstFence {
 				c.fences <- doctor
 			}

@@ -63,7 +63,7 @@ func (h *Hub) Consumer() Consumer {
 	return Consumer{Resync: h.resync, Changed: h.changed, Stale: h.stale}
 }
 
-func (h *Hub) resync(epoch int64) {
+func (h *Hub) resync(epoch int64, _ time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.epoch.Store(epoch)
@@ -74,7 +74,7 @@ func (h *Hub) resync(epoch int64) {
 	}
 }
 
-func (h *Hub) stale(doctor booking.DoctorID) {
+func (h *Hub) stale(doctor booking.DoctorID, _ time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for v := range h.doctors[doctor] {

@@ -108,10 +108,11 @@ func (l *Listener) session(ctx context.Context, base *pgx.ConnConfig) (lived tim
 	// seen by those who read from here on.
 	began := time.Now()
 	l.epoch++
-	l.prove()
 	l.log().Info("change feed in force", "epoch", l.epoch)
-	l.resync()
-	err = l.receive(ctx, conn)
+	if err = l.resync(ctx, conn); err == nil {
+		l.prove() // not before they know that what they had is in doubt
+		err = l.receive(ctx, conn)
+	}
 	return time.Since(began), err
 }
 
@@ -145,7 +146,9 @@ func (l *Listener) receive(ctx context.Context, conn *pgx.Conn) error {
 		switch {
 		case n != nil:
 			l.prove()
-			l.tell(n.Payload)
+			if err := l.tell(ctx, conn, n.Payload); err != nil {
+				return err
+			}
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case conn.IsClosed() || !pgconn.Timeout(err):
@@ -163,15 +166,21 @@ func (l *Listener) receive(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // tell passes a notification on. One that makes no sense costs a read, never the feed.
-func (l *Listener) tell(payload string) {
+func (l *Listener) tell(ctx context.Context, conn *pgx.Conn, payload string) error {
 	m := parse(payload)
 	if m.err != nil {
 		l.log().Error("a notification that makes no sense: reading again what it may concern",
 			"error", m.err, "all", m.lost)
 	}
 	if m.lost {
-		l.resync()
-		return // whatever else it said is in what they read now
+		return l.resync(ctx, conn) // whatever else it said is in what they read now
+	}
+	var since time.Time
+	if len(m.stale) > 0 {
+		var err error
+		if since, err = l.clock(ctx, conn); err != nil {
+			return err
+		}
 	}
 	slices.SortStableFunc(m.changed, func(a, b booking.Slot) int { return cmp.Compare(a.DoctorID, b.DoctorID) })
 	for _, c := range l.Consumers {
@@ -180,16 +189,32 @@ func (l *Listener) tell(payload string) {
 		}
 		for _, doctor := range m.stale {
 			if c.Stale != nil {
-				c.Stale(doctor)
+				c.Stale(doctor, since)
 			}
 		}
 	}
+	return nil
 }
 
-func (l *Listener) resync() {
+func (l *Listener) resync(ctx context.Context, conn *pgx.Conn) error {
+	since, err := l.clock(ctx, conn)
+	if err != nil {
+		return err
+	}
 	for _, c := range l.Consumers {
 		if c.Resync != nil {
-			c.Resync(l.epoch)
+			c.Resync(l.epoch, since)
 		}
 	}
+	return nil
+}
+
+// clock reads the database's. Notifications that come meanwhile wait in the connection.
+func (l *Listener) clock(ctx context.Context, conn *pgx.Conn) (now time.Time, err error) {
+	within, cancel := context.WithTimeout(ctx, l.pingTimeout())
+	defer cancel()
+	if err := conn.QueryRow(within, `SELECT clock_timestamp()`).Scan(&now); err != nil {
+		return time.Time{}, fmt.Errorf("read the clock: %w", err)
+	}
+	return now, nil
 }

@@ -39,7 +39,7 @@ func (c *clinic) pool(url string) *pgxpool.Pool {
 // epochs counts the feed's connections.
 func (c *clinic) epochs() *atomic.Int64 {
 	var n atomic.Int64
-	c.listener.Consumers = append(c.listener.Consumers, Consumer{Resync: n.Store})
+	c.listener.Consumers = append(c.listener.Consumers, Consumer{Resync: func(epoch int64, _ time.Time) { n.Store(epoch) }})
 	return &n
 }
 
@@ -212,4 +212,39 @@ func TestDelay(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Consumers are told by the database's clock since when nothing is missed: from when the
+// connection listens, not from when somebody began to connect.
+func TestSince(t *testing.T) {
+	t.Parallel()
+	c := newClinic(t)
+	clock := func() time.Time { return query[time.Time](c, `SELECT clock_timestamp()`)[0] }
+	told := make(chan time.Time, 10)
+	alive := make(chan bool, 10)
+	c.listener.Consumers = append(c.listener.Consumers, Consumer{
+		Resync: func(_ int64, since time.Time) { alive <- c.listener.Alive(); told <- since },
+		Stale:  func(_ booking.DoctorID, since time.Time) { told <- since },
+	})
+	before := clock()
+	between := func(what string) {
+		t.Helper()
+		since, after := <-told, clock()
+		if since.Before(before) || since.After(after) {
+			t.Errorf("%s: since %s, but it was between %s and %s", what, since, before, after)
+		}
+		before = after
+	}
+	c.start(c.listener.Run)
+	between("connected")
+	if <-alive {
+		t.Error("the feed counts as alive before its consumers know of it")
+	}
+	c.await("the feed lives", c.listener.Alive)
+	c.exec(`SELECT pg_notify('slot_change', 'd ' || $1::bigint)`, c.doctor)
+	between("doctor to be read again")
+	c.exec(`SELECT pg_notify('slot_change', 'nonsense')`)
+	between("nonsense")
+	c.kill()
+	between("connected again")
 }

@@ -114,13 +114,16 @@ type Consumer struct {
 	// Resync: changes may have been missed; what is known of any slot is in doubt. It is called
 	// when a connection's LISTEN is in force (each connection is a new epoch, counted from 1),
 	// so that a read that begins afterwards misses nothing, and with an unchanged epoch after a
-	// notification that made no sense.
-	Resync func(epoch int64)
+	// notification that made no sense. since is the database's clock, read when the changes to
+	// come were sure to arrive: what was true of a slot after it is still true, or its change is
+	// announced.
+	Resync func(epoch int64, since time.Time)
 	// Changed brings new states, grouped by doctor and in order of commit for each slot. A slot
 	// that was deleted comes as WITHDRAWN. The slice must not be kept or written to.
 	Changed func([]booking.Slot)
-	// Stale: so much of this doctor changed that it is cheaper to read it again.
-	Stale func(booking.DoctorID)
+	// Stale: so much of this doctor changed that it is cheaper to read it again. since is as
+	// for Resync.
+	Stale func(doctor booking.DoctorID, since time.Time)
 }
 
 const (

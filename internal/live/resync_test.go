@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -28,9 +29,9 @@ func TestResync(t *testing.T) {
 		t.Parallel()
 		c := newClinic(t)
 		resync := c.listener.Consumers[0].Resync
-		c.listener.Consumers[0].Resync = func(epoch int64) {
+		c.listener.Consumers[0].Resync = func(epoch int64, since time.Time) {
 			if epoch == 1 {
-				resync(epoch)
+				resync(epoch, since)
 			}
 		}
 		wrong, all := 0, 0

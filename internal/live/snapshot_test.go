@@ -268,7 +268,7 @@ func TestDatabaseAway(t *testing.T) {
 
 	c.proxy.cut() // for the feed and for the reads
 	c.exec(`UPDATE time_slot SET booked_count = 1`)
-	c.hub.stale(c.doctor) // have it read while nothing answers
+	c.hub.stale(c.doctor, time.Time{}) // have it read while nothing answers
 	c.await("a read that failed waits", func() bool { return pool.Stat().TotalConns() == 0 })
 	_, err := c.hub.Subscribe(context.Background(), Query{[]booking.DoctorID{c.doctor}, monday, 1})
 	if code := codeOf(err); code != booking.Unavailable {
