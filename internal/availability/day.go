@@ -133,7 +133,7 @@ func (s *Service) Days(ctx context.Context, doctor booking.DoctorID, from bookin
 	read, err := pgx.ForEachRow(rows, []any{&date, &free, &capacity, &first}, func() error {
 		day := at[date]
 		if day == nil {
-			return nil // a neighbouring day's slots, or no slots at all
+			return nil // slots of the day before or after, or no slots at all
 		}
 		day.Free, day.Capacity = *free, *capacity
 		if first != nil {

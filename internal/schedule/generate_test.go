@@ -152,20 +152,43 @@ func TestInsertDecides(t *testing.T) {
 	}
 }
 
-// Whoever writes a calendar waits for whoever else does, and reads the templates after that.
-func TestGenerateWaitsForTheDoctor(t *testing.T) {
+// Whoever writes a calendar waits for whoever else does, and reads after that. A call that took no
+// lock would not wait, and one that read before would not see the change.
+func TestWritersWait(t *testing.T) {
 	t.Parallel()
 	p := newPractice(t)
 	p.schedule(p.doctor, shift(t, "09:00", "10:00", 30, 30))
-	generated := make(chan int)
-	err := p.write(t.Context(), []booking.DoctorID{p.doctor.ID}, func(tx pgx.Tx) error {
-		go func() { generated <- p.generate(p.Service, 1) }()
+	added, err := 0, error(nil)
+	p.whileLocked(`UPDATE schedule_shift SET end_minute = 11 * 60`, func() {
+		added, err = p.Generate(t.Context(), booking.SystemActor, p.doctor.ID, 1)
+	})
+	if added != 4 || err != nil {
+		t.Errorf("added %d, %v, want the 4 slots of the changed template", added, err)
+	}
+	p.exec(`DELETE FROM schedule`)
+	p.whileLocked(`INSERT INTO schedule (doctor_id, valid_from) SELECT id, '2026-10-05' FROM doctor`, func() {
+		_, err = p.CreateSchedule(t.Context(), booking.SystemActor, p.doctor.ID, daily(shift(t, "09:00", "10:00", 30, 30))[0])
+	})
+	wantCode(t, err, booking.ScheduleInUse)
+}
+
+// whileLocked runs call against a transaction that holds the doctor's calendar until call waits for
+// it, and then runs sql and commits.
+func (p *practice) whileLocked(sql string, call func()) {
+	p.t.Helper()
+	called := make(chan struct{})
+	err := p.write(p.t.Context(), []booking.DoctorID{p.doctor.ID}, func(tx pgx.Tx) error {
+		go func() {
+			call()
+			close(called)
+		}()
 		p.waitForWaiter()
-		_, err := tx.Exec(t.Context(), `UPDATE schedule_shift SET end_minute = 11 * 60`)
+		_, err := tx.Exec(p.t.Context(), sql)
 		return err
 	})
-	if n := <-generated; err != nil || n != 4 {
-		t.Errorf("added %d, %v, want the 4 slots of the changed template", n, err)
+	<-called
+	if err != nil {
+		p.t.Fatal(err)
 	}
 }
 

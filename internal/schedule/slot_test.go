@@ -89,6 +89,17 @@ func TestUpdateSlot(t *testing.T) {
 	})
 }
 
+// chk_booked is what refuses: without it the same call takes places away from under appointments.
+func TestUpdateSlotNeedsItsConstraint(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	id, lower := p.slot(0, 3, 2, booking.SlotOpen), 1
+	p.exec(`ALTER TABLE time_slot DROP CONSTRAINT chk_booked`)
+	if got, err := p.UpdateSlot(t.Context(), staff(p.organization), id, SlotChange{Capacity: &lower}); err != nil || got.Free() != -1 {
+		t.Errorf("%+v, %v, want an oversold slot", got, err)
+	}
+}
+
 // B13: more capacity reopens a full slot: it is announced, and the next booking succeeds at once.
 func TestB13RaisedCapacityReopens(t *testing.T) {
 	t.Parallel()

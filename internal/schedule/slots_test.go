@@ -224,16 +224,16 @@ func drawShift(t *rapid.T) Shift {
 
 // holds reports, by a road of its own, whether the slot is one of the shift: it begins a whole
 // number of steps after some begin of the shift and is over when the shift is.
-func (x Shift) holds(s PlannedSlot, loc *time.Location) bool {
+func (s Shift) holds(slot PlannedSlot, loc *time.Location) bool {
 	for n := -1; n <= 0; n++ {
-		day := booking.DateOf(s.StartAt, loc).AddDays(n)
-		if weekdayOf(day) != x.Weekday {
+		day := booking.DateOf(slot.StartAt, loc).AddDays(n)
+		if weekdayOf(day) != s.Weekday {
 			continue
 		}
-		begin, end := day.At(x.StartMinute, loc), day.At(x.EndMinute, loc)
-		if !s.StartAt.Before(begin) && !s.EndAt.After(end) &&
-			s.StartAt.Sub(begin)%(time.Duration(x.EveryMinutes)*time.Minute) == 0 &&
-			s.EndAt.Sub(s.StartAt) == time.Duration(x.SlotMinutes)*time.Minute && s.Capacity == x.Capacity {
+		begin, end := day.At(s.StartMinute, loc), day.At(s.EndMinute, loc)
+		if !slot.StartAt.Before(begin) && !slot.EndAt.After(end) &&
+			slot.StartAt.Sub(begin)%(time.Duration(s.EveryMinutes)*time.Minute) == 0 &&
+			slot.EndAt.Sub(slot.StartAt) == time.Duration(s.SlotMinutes)*time.Minute && slot.Capacity == s.Capacity {
 			return true
 		}
 	}
