@@ -232,7 +232,7 @@ func (w *world) send(method, url, body string, headers ...string) answer {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer res.Body.Close() //nolint:errcheck // read only
+	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
 		w.t.Fatal(err)

@@ -65,7 +65,7 @@ type Handler struct {
 
 // New makes a handler.
 func New(parts Parts) *Handler {
-	exec := executor.New(NewExecutableSchema(Config{Resolvers: &Resolver{parts}}))
+	exec := executor.New(NewExecutableSchema(Config{Resolvers: &resolver{parts}}))
 	exec.SetErrorPresenter(presenter{cmp.Or(parts.Log, slog.Default())}.present)
 	exec.SetRecoverFunc(recovered)
 	exec.SetParserTokenLimit(maxTokens)

@@ -115,7 +115,7 @@ func writeStatus(w http.ResponseWriter, media string, status int, response *grap
 	body := encode(response)
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	w.Write(body) //nolint:errcheck // the client has gone
+	w.Write(body)
 }
 
 // refuse answers a request of which nothing was executed.

@@ -62,8 +62,8 @@ func TestLoaderFails(t *testing.T) {
 	l = newLoader(func(context.Context, []int) (map[int]string, error) { panic("broken") })
 	l.expect(2)
 	func() {
-		defer func() { recover() }() //nolint:errcheck // it is expected
-		l.load(t.Context(), 1)       //nolint:errcheck // it panics
+		defer func() { recover() }()
+		l.load(t.Context(), 1)
 	}()
 	if v, err := l.load(t.Context(), 2); v != nil || err == nil {
 		t.Errorf("beside a panic: %v %v", v, err)
@@ -73,7 +73,7 @@ func TestLoaderFails(t *testing.T) {
 		<-slow
 		return maps.Collect(maps.All(map[int]string{})), nil
 	})
-	go l.load(t.Context(), 1) //nolint:errcheck // only keeps the other waiting
+	go l.load(t.Context(), 1)
 	await(t, "the read has begun", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.batches[1] != nil })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

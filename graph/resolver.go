@@ -10,10 +10,10 @@ import (
 	"openslot/internal/schedule"
 )
 
-// Resolver answers the fields that the core's types don't answer by themselves. Its methods, in
+// resolver answers the fields that the core's types don't answer by themselves. Its methods, in
 // schema.resolvers.go, are called by generated code; this file has what more than a few lines of
 // them need.
-type Resolver struct {
+type resolver struct {
 	Parts
 }
 
@@ -66,7 +66,7 @@ const maxAlternatives = 5
 
 // booked makes the payload of a call of Book. Whatever else it tells beside a refusal is help: the
 // refusal stands without it.
-func (r *Resolver) booked(ctx context.Context, request booking.BookRequest, booked booking.Booking, err error) (*BookAppointmentPayload, error) {
+func (r *resolver) booked(ctx context.Context, request booking.BookRequest, booked booking.Booking, err error) (*BookAppointmentPayload, error) {
 	if err == nil {
 		return &BookAppointmentPayload{Appointment: &booked.Appointment, Replayed: booked.Replayed}, nil
 	}
@@ -105,7 +105,7 @@ func (in CreateScheduleInput) template() (schedule.Template, error) {
 	return t, nil
 }
 
-func (r *Resolver) subscribe(ctx context.Context, ids []ID, from booking.Date, days *int) (<-chan *live.Update, error) {
+func (r *resolver) subscribe(ctx context.Context, ids []ID, from booking.Date, days *int) (<-chan *live.Update, error) {
 	query := live.Query{From: from, Days: value(days)}
 	for _, id := range ids {
 		query.Doctors = append(query.Doctors, booking.DoctorID(id))

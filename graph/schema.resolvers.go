@@ -146,23 +146,23 @@ func (r *viewerResolver) Organization(ctx context.Context, obj *booking.Actor) (
 	return loadersOf(ctx).organizations.load(ctx, obj.Organization)
 }
 
-func (r *Resolver) Appointment() AppointmentResolver { return &appointmentResolver{r} }
+func (r *resolver) Appointment() AppointmentResolver { return &appointmentResolver{r} }
 
-func (r *Resolver) Doctor() DoctorResolver { return &doctorResolver{r} }
+func (r *resolver) Doctor() DoctorResolver { return &doctorResolver{r} }
 
-func (r *Resolver) Mutation() MutationResolver { return &mutationResolver{r} }
+func (r *resolver) Mutation() MutationResolver { return &mutationResolver{r} }
 
-func (r *Resolver) Query() QueryResolver { return &queryResolver{r} }
+func (r *resolver) Query() QueryResolver { return &queryResolver{r} }
 
-func (r *Resolver) Subscription() SubscriptionResolver { return &subscriptionResolver{r} }
+func (r *resolver) Subscription() SubscriptionResolver { return &subscriptionResolver{r} }
 
-func (r *Resolver) Viewer() ViewerResolver { return &viewerResolver{r} }
+func (r *resolver) Viewer() ViewerResolver { return &viewerResolver{r} }
 
 type (
-	appointmentResolver  struct{ *Resolver }
-	doctorResolver       struct{ *Resolver }
-	mutationResolver     struct{ *Resolver }
-	queryResolver        struct{ *Resolver }
-	subscriptionResolver struct{ *Resolver }
-	viewerResolver       struct{ *Resolver }
+	appointmentResolver  struct{ *resolver }
+	doctorResolver       struct{ *resolver }
+	mutationResolver     struct{ *resolver }
+	queryResolver        struct{ *resolver }
+	subscriptionResolver struct{ *resolver }
+	viewerResolver       struct{ *resolver }
 )

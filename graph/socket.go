@@ -115,7 +115,7 @@ func (s *socket) read() {
 func (s *socket) handle(m message) {
 	switch m.Type {
 	case "connection_init":
-		s.initialise(m.Payload)
+		s.admit(m.Payload)
 	case "ping":
 		s.send(message{Type: "pong", Payload: m.Payload})
 	case "pong":
@@ -133,9 +133,9 @@ func (s *socket) handle(m message) {
 	}
 }
 
-// initialise answers connection_init. A token comes in its payload, {"Authorization": "Bearer …"},
+// admit answers connection_init. A token comes in its payload, {"Authorization": "Bearer …"},
 // or came with the upgrade; the payload's counts.
-func (s *socket) initialise(payload json.RawMessage) {
+func (s *socket) admit(payload json.RawMessage) {
 	if s.init == nil {
 		s.end(closeSecondInit, "Too many initialisation requests")
 		return
