@@ -276,7 +276,7 @@ type Mutation {
   "Gives a doctor a weekly template. For staff. Slots come with ` + "`" + `generateSlots` + "`" + `."
   createSchedule(input: CreateScheduleInput!): CreateSchedulePayload!
 
-  "Makes the doctor's slots from the template, up to 14 days ahead. Running it again adds only what is missing. For staff."
+  "Makes the doctor's slots from the template, up to 15 days from today. Running it again adds only what is missing. For staff."
   generateSlots(input: GenerateSlotsInput!): GenerateSlotsPayload!
 
   "Changes the capacity of a slot, closes or reopens it. Appointments stand. For staff."
@@ -686,7 +686,7 @@ type CreateSchedulePayload {
 input GenerateSlotsInput {
   "The doctor."
   doctorId: ID!
-  "How many days, today included: 1 to 14."
+  "How many days, today included: 1 to 15. The 15th is the day that opens at the next 07:00."
   days: Int! = 14
 }
 

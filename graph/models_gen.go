@@ -118,7 +118,7 @@ type DoctorEdge struct {
 type GenerateSlotsInput struct {
 	// The doctor.
 	DoctorID ID `json:"doctorId"`
-	// How many days, today included: 1 to 14.
+	// How many days, today included: 1 to 15. The 15th is the day that opens at the next 07:00.
 	Days int `json:"days"`
 }
 

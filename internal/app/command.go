@@ -190,7 +190,7 @@ type generateSlots struct {
 	Database
 	All    bool             `required:"" xor:"whose" help:"For all doctors."`
 	Doctor booking.DoctorID `required:"" xor:"whose" placeholder:"ID" help:"For this doctor."`
-	Days   int              `default:"14" help:"How many days, today included: 1 to 14."`
+	Days   int              `default:"14" help:"How many days, today included: 1 to 15. The 15th opens at the next release, 07:00."`
 }
 
 func (c *generateSlots) Run(at console) error {

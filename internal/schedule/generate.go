@@ -12,8 +12,9 @@ import (
 	"openslot/internal/booking"
 )
 
-// MaxDays is how many days ahead slots are made at most, today included.
-const MaxDays = 14
+// MaxDays is how many days slots are made for at most, today included. The default of 14 makes the
+// days that have opened by this morning; the one beyond is the day whose slots open at the next release.
+const MaxDays = 15
 
 // GenerateAll works through doctors in batches, several at a time. A batch is one transaction and
 // one statement, large enough that the change feed says "read these doctors again" instead of

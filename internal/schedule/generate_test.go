@@ -33,8 +33,15 @@ func TestGenerate(t *testing.T) {
 		AND status = 'OPEN' AND booked_count = 0 AND opens_at = (start_at::date - 14 + time '07:00') AT TIME ZONE 'Europe/Berlin'`); n != 6 {
 		t.Errorf("%d slots as they should be, want 6", n)
 	}
-	if n, err := generate(booking.SystemActor, MaxDays); err != nil || n != 12*3 {
+	if n, err := generate(booking.SystemActor, 14); err != nil || n != 12*3 {
 		t.Errorf("two weeks added %d, %v, want %d", n, err, 12*3)
+	}
+	if n := one[int](p, `SELECT count(*) FROM time_slot WHERE opens_at > $1`, now); n != 0 {
+		t.Errorf("%d slots of two weeks are not open yet", n)
+	}
+	// The fifteenth day is there before it opens, so that there is something to wait for at seven.
+	if n, err := generate(booking.SystemActor, MaxDays); err != nil || n != 3 {
+		t.Errorf("the fifteenth day added %d, %v, want 3", n, err)
 	}
 
 	p.refuses(func(actor booking.Actor) error { _, err := generate(actor, 1); return err })
