@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -247,6 +248,53 @@ func TestShutdownCut(t *testing.T) {
 	}
 	if !strings.Contains(i.log.String(), "were cut") {
 		t.Error("the log does not say that requests were cut")
+	}
+}
+
+// TestRunFails: an instance that can't serve any more ends and says why.
+func TestRunFails(t *testing.T) {
+	t.Parallel()
+	config := Config{
+		Database: Database{URL: devenv.NewDB(t).URL, Connections: 2},
+		HTTP:     HTTP{Listen: "127.0.0.1:0", GracePeriod: time.Second},
+		JWT:      JWT{Issuer: "https://id.example", Audience: "openslot", Secret: secret},
+	}
+	made, err := New(t.Context(), config, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made.socket.Close()
+	if err := made.Run(context.Background()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Run: %v, want that the socket is closed", err)
+	}
+}
+
+// TestNewFails: what makes no sense is said at the start, and nothing is left of the attempt.
+func TestNewFails(t *testing.T) {
+	t.Parallel()
+	url := devenv.NewDB(t).URL
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	tests := []struct {
+		name   string
+		config Config
+		want   string
+	}{
+		{"BadURL", Config{Database: Database{URL: "mysql://db"}}, "database URL"},
+		{"NoDatabase", Config{Database: Database{URL: "postgres://127.0.0.1:1/a"}}, "127.0.0.1"},
+		{"NoKey", Config{Database: Database{URL: url}, JWT: JWT{Issuer: "us", Audience: "a"}}, "OPENSLOT_JWT"},
+		{"TwoKeys", Config{Database: Database{URL: url}, JWT: JWT{Issuer: "us", Audience: "a", Secret: secret, JWKSURL: "https://id.example/keys"}}, "OPENSLOT_JWT"},
+		{"PortTaken", Config{Database: Database{URL: url}, JWT: JWT{Issuer: "us", Audience: "a", Secret: secret},
+			HTTP: HTTP{Listen: taken.Addr().String()}}, "address already in use"},
+	}
+	for _, tt := range tests {
+		_, err := New(t.Context(), tt.config, slog.New(slog.DiscardHandler))
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: New: %v, want an error with %q", tt.name, err, tt.want)
+		}
 	}
 }
 

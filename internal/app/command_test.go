@@ -40,7 +40,7 @@ func TestCommands(t *testing.T) {
 		{[]string{"doctor", "create", "--organization=2", "--name=Dr. Ada Example"}, 1, "", "openslot: There is no such organization.*\n"},
 		{[]string{"schedule", "generate", "--doctor=1"}, 0, "0 slots added.\n", ""},
 		{[]string{"schedule", "generate", "--doctor=2"}, 1, "", "openslot: .*no such doctor.*\n"},
-		{[]string{"schedule", "generate", "--all", "--days=15"}, 1, "", "openslot: days must be .*\n"},
+		{[]string{"schedule", "generate", "--all", "--days=16"}, 1, "", "openslot: days must be .*\n"},
 		{[]string{"schedule", "generate"}, 2, "", "openslot: .*--all.*\n"},
 		{[]string{"schedule", "generate", "--all", "--doctor=1"}, 2, "", "openslot: .*--doctor.*\n"},
 		{[]string{"migrate", "down"}, 2, "", "openslot: .*--yes.*\n"},
