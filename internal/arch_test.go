@@ -26,6 +26,7 @@ const module = "openslot"
 var allowed = map[string][]string{
 	"cmd/openslot": {"internal/app"},
 	"cmd/dev":      {"internal/app", "internal/devenv"},
+	"cmd/loadgen":  {"internal/devenv"}, // a client, and a provider of its own tokens
 
 	"internal/app": {"graph", "internal/auth", "internal/availability", "internal/booking", "internal/live",
 		"internal/postgres", "internal/schedule", "internal/web"},
@@ -56,9 +57,9 @@ var owners = map[string][]string{
 	"github.com/fergusstrange":          {"internal/devenv"},
 	"github.com/redis/go-redis":         {"internal/availability", "internal/devenv"},
 	"github.com/alicebob/miniredis":     {"internal/devenv"},
-	"github.com/alecthomas/kong":        {"internal/app", "cmd/openslot", "cmd/dev"},
-	"github.com/schollz/progressbar":    {"internal/app", "cmd/dev"},
-	"github.com/golang-jwt":             {"internal/auth"},
+	"github.com/alecthomas/kong":        {"internal/app", "cmd/openslot", "cmd/dev", "cmd/loadgen"},
+	"github.com/schollz/progressbar":    {"internal/app", "cmd/dev", "cmd/loadgen"},
+	"github.com/golang-jwt":             {"internal/auth", "cmd/loadgen"},
 	"github.com/MicahParks":             {"internal/auth"},
 	"github.com/99designs/gqlgen":       {"graph"},
 	"github.com/vektah/gqlparser":       {"graph"},
