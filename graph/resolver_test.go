@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"openslot/internal/booking"
+	"openslot/internal/schedule"
 )
 
 // refusal, appointment and slot are what the tests read of the contract's types.
@@ -405,7 +406,7 @@ func TestBadInput(t *testing.T) {
 		"long search":            {"", `query($s:String){doctors(search:$s){nodes{id}}}`, vars{"s": strings.Repeat("x", 201)}, invalid},
 		"NUL in cursor":          {"", `query($s:String){doctors(after:$s){nodes{id}}}`, vars{"s": "\x00"}, invalid},
 		"cursor of another list": {ada, `query($s:String){myAppointments(after:$s){nodes{id}}}`, vars{"s": "eyJOYW1lIjoieCIsIklEIjoxfQ"}, invalid},
-		"days to generate":       {desk, `mutation($d:ID!){generateSlots(input:{doctorId:$d,days:15}){added}}`, vars{"d": id(w.northDoctor)}, invalid},
+		"days to generate":       {desk, `mutation($d:ID!,$n:Int!){generateSlots(input:{doctorId:$d,days:$n}){added}}`, vars{"d": id(w.northDoctor), "n": schedule.MaxDays + 1}, invalid},
 		"unknown zone":           {w.token(booking.System, "ops", 0), `mutation{createOrganization(input:{name:"X",timeZone:"Mars/Olympus"}){organization{id}}}`, nil, invalid},
 	} {
 		a := w.ask(c.token, c.query, c.variables)
