@@ -4,7 +4,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long check lint generate build
 
-LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
+# Its cache holds paths of files: one for each checkout.
+LINT := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint-cache go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 # A PostgreSQL for the command that follows, shared by all test binaries of the run.
 WITH := go run ./internal/devenv/with --
 # Arguments for the program that `make run` starts: make run ARGS='--doctors 2000'
