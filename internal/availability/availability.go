@@ -5,8 +5,10 @@
 // Days are those of the doctor's organization's time zone; a slot belongs to the day on which it
 // begins there. Slots that have begun are in no answer about days.
 //
-// A [Service] may be used by any number of goroutines at once. What it returns belongs to the
-// caller.
+// [Cache] keeps such answers for seconds, [Gate] stands before the core, and both may use [Redis].
+//
+// A [Service] may be used by any number of goroutines at once. What it returns may be shared with
+// others: it must not be written to.
 package availability
 
 import (
@@ -24,6 +26,8 @@ import (
 type Config struct {
 	// Now is what time it is; nil = the database's clock, which all instances share.
 	Now func() time.Time
+	// Cache keeps days and their summaries; nil = each is read from the database.
+	Cache *Cache
 }
 
 // Service reads slots.

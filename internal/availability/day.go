@@ -2,6 +2,7 @@ package availability
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,9 +54,33 @@ SELECT z.zone, z.now, ` + slotColumns + slotsOfDaysSQL + `
    AND (t.start_at AT TIME ZONE z.zone)::date BETWEEN $3 AND $4
  ORDER BY t.start_at`
 
-// Day reads a doctor's day with one query. It refuses with NOT_FOUND an unknown doctor; the day of
-// one without slots is empty.
+// Day reads a doctor's day with one query, unless it is kept in the cache. It refuses with
+// NOT_FOUND an unknown doctor; the day of one without slots is empty.
 func (s *Service) Day(ctx context.Context, doctor booking.DoctorID, date booking.Date) (Day, error) {
+	if s.config.Cache == nil {
+		return s.readDay(ctx, doctor, date)
+	}
+	key := listKey{doctor: doctor, from: date, days: 1, slots: true}
+	return fetch(ctx, s.config.Cache, key, func(ctx context.Context) (Day, time.Duration, error) {
+		day, err := s.readDay(ctx, doctor, date)
+		return day, day.life(), err
+	})
+}
+
+// life is how long after AsOf the next slot begins or opens.
+func (d Day) life() time.Duration {
+	life := time.Duration(math.MaxInt64)
+	for _, s := range d.Slots {
+		for _, at := range []time.Time{s.StartAt, s.OpensAt} {
+			if at.After(d.AsOf) {
+				life = min(life, at.Sub(d.AsOf))
+			}
+		}
+	}
+	return life
+}
+
+func (s *Service) readDay(ctx context.Context, doctor booking.DoctorID, date booking.Date) (Day, error) {
 	day := Day{Date: date, Slots: []booking.Slot{}}
 	rows, err := s.pool.Query(ctx, daySQL, doctor, s.now(), date, date)
 	if err != nil {
@@ -100,37 +125,52 @@ const MaxDays = 31
 
 const daysSQL = zoneSQL + `
 SELECT (t.start_at AT TIME ZONE z.zone)::date, sum(t.capacity - t.booked_count), sum(t.capacity),
-       min(t.start_at) FILTER (WHERE t.booked_count < t.capacity)` + slotsOfDaysSQL + `
+       min(t.start_at) FILTER (WHERE t.booked_count < t.capacity), min(t.start_at) - min(z.now)` + slotsOfDaysSQL + `
    AND t.status = 'OPEN'
  GROUP BY 1`
 
-// Days reads what is left of the n days from, from+1, …, one entry for each, with one query. It
-// refuses with INVALID unless n is 1 to MaxDays and the last day is in the calendar; NOT_FOUND
-// for an unknown doctor.
+// Days reads what is left of the n days from, from+1, …, one entry for each, with one query unless
+// they are kept in the cache. It refuses with INVALID unless n is 1 to MaxDays and the last day is
+// in the calendar; NOT_FOUND for an unknown doctor.
 func (s *Service) Days(ctx context.Context, doctor booking.DoctorID, from booking.Date, n int) ([]DaySummary, error) {
 	if n < 1 || n > MaxDays {
 		return nil, booking.Refuse(booking.Invalid, "days must be between 1 and %d.", MaxDays)
 	}
-	last := from.AddDays(n - 1)
-	if last.Year > 9999 {
+	if from.AddDays(n-1).Year > 9999 {
 		return nil, booking.Refuse(booking.Invalid, "The calendar ends with 9999-12-31.")
 	}
+	if s.config.Cache == nil {
+		days, _, err := s.readDays(ctx, doctor, from, n)
+		return days, err
+	}
+	return fetch(ctx, s.config.Cache, listKey{doctor: doctor, from: from, days: n}, func(ctx context.Context) ([]DaySummary, time.Duration, error) {
+		return s.readDays(ctx, doctor, from, n)
+	})
+}
+
+// readDays also returns how long it is until the next of the slots begins.
+func (s *Service) readDays(ctx context.Context, doctor booking.DoctorID, from booking.Date, n int) ([]DaySummary, time.Duration, error) {
 	days := make([]DaySummary, n)
 	at := make(map[booking.Date]*DaySummary, n)
 	for i := range days {
 		days[i].Date = from.AddDays(i)
 		at[days[i].Date] = &days[i]
 	}
-	rows, err := s.pool.Query(ctx, daysSQL, doctor, s.now(), from, last)
+	rows, err := s.pool.Query(ctx, daysSQL, doctor, s.now(), from, from.AddDays(n-1))
 	if err != nil {
-		return nil, wrap(err, "days from %s of doctor %d", from, doctor)
+		return nil, 0, wrap(err, "days from %s of doctor %d", from, doctor)
 	}
 	var (
 		date           booking.Date
 		free, capacity *int
 		first          *time.Time
+		next           *time.Duration
+		life           = time.Duration(math.MaxInt64)
 	)
-	read, err := pgx.ForEachRow(rows, []any{&date, &free, &capacity, &first}, func() error {
+	read, err := pgx.ForEachRow(rows, []any{&date, &free, &capacity, &first, &next}, func() error {
+		if next != nil {
+			life = min(life, *next)
+		}
 		day := at[date]
 		if day == nil {
 			return nil // slots of the day before or after, or no slots at all
@@ -143,10 +183,10 @@ func (s *Service) Days(ctx context.Context, doctor booking.DoctorID, from bookin
 		return nil
 	})
 	if err != nil {
-		return nil, wrap(err, "days from %s of doctor %d", from, doctor)
+		return nil, 0, wrap(err, "days from %s of doctor %d", from, doctor)
 	}
 	if read.RowsAffected() == 0 {
-		return nil, noDoctor()
+		return nil, 0, noDoctor()
 	}
-	return days, nil
+	return days, life, nil
 }
