@@ -2,13 +2,13 @@
 # that (PostgreSQL, the linter) it finds or fetches itself.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check lint generate build
+.PHONY: help run test test-long bench check lint generate build
 
 # Its cache holds paths of files: one for each checkout.
 LINT := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint-cache go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 # A PostgreSQL for the command that follows, shared by all test binaries of the run.
 WITH := go run ./internal/devenv/with --
-# Arguments for the program that `make run` starts: make run ARGS='--doctors 2000'
+# Arguments for the program that `make run` or `make bench` starts: make run ARGS='--doctors 2000'
 ARGS ?=
 
 help: ## Print the targets
@@ -23,6 +23,10 @@ test: go ## Run all tests; PostgreSQL is found or fetched
 
 test-long: go ## Run the long campaigns at full length
 	OPENSLOT_LONG=1 $(WITH) go test -race -shuffle=on -timeout 120m ./...
+
+bench: go ## Measure everything, against what the machine does without it (ARGS='--help' lists the options)
+	@go build -o bin/loadgen ./cmd/loadgen
+	@exec ./bin/loadgen all --svg bin/bench.svg $(ARGS)
 
 check: go ## Check what CI checks: format, vet, lint, generated code, modules
 	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo 'not gofmt-ed: see above' >&2; exit 1; }

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strconv"
+)
+
+// The data: doctors with 14 days of 40 slots of a quarter of an hour, from tomorrow on. Ids have no
+// gaps, so that everybody can reckon which slot is whose and when it begins.
+const (
+	daysAhead   = 14
+	slotsPerDay = 40
+	slotsEach   = daysAhead * slotsPerDay // of a doctor
+	capacity    = 10
+
+	issuer   = "loadgen"
+	timeZone = "Europe/Berlin"
+)
+
+// size is how much there is.
+type size struct {
+	doctors  int  // 2,000 have 1.12 million slots
+	large    int  // doctors of the scenario in which the data have grown
+	patients int  // who have rows: p0, p1, …, with the ids 1, 2, …
+	small    bool // for tests: with less memory
+}
+
+// slotID is the slot of a doctor (from 0) at a time (0 to slotsEach-1).
+func slotID(doctor, at int) int64 { return int64(doctor)*slotsEach + int64(at) + 1 }
+
+const (
+	organizationsSQL = `INSERT INTO organization (name, time_zone)
+		SELECT 'Practice ' || n, $2 FROM generate_series(1, ($1::int + 9) / 10) AS n`
+
+	doctorsSQL = `INSERT INTO doctor (id, organization_id, name, specialty)
+		SELECT n + 1, n / 10 + 1, 'Dr. Example ' || n, 'General practice' FROM generate_series(0, $1::int - 1) AS n`
+
+	// One statement for the doctors $1 to $2-1 (from 0).
+	slotsSQL = `INSERT INTO time_slot (id, doctor_id, start_at, end_at, capacity, opens_at)
+		SELECT d::bigint * $3 + n + 1, d + 1, at, at + interval '15 min', $4, now() - interval '1 day'
+		  FROM generate_series($1::int, $2::int - 1) AS d, generate_series(0, $3::int - 1) AS n,
+		       LATERAL (SELECT ((now() AT TIME ZONE $6)::date + 1 + n / $5::int + time '08:00'
+		                        + n % $5::int * interval '15 min') AT TIME ZONE $6 AS at) AS l`
+
+	patientsSQL = `INSERT INTO patient (id, issuer, subject)
+		SELECT n + 1, $2, 'p' || n FROM generate_series(0, $1::int - 1) AS n`
+
+	sequencesSQL = `SELECT setval('doctor_id_seq', $1), setval('time_slot_id_seq', $1::bigint * $2), setval('patient_id_seq', $3)`
+)
+
+// data makes a template database with so many doctors, on first use, and returns its name.
+func (g *ground) data(ctx context.Context, doctors int) (template string, err error) {
+	template = "data_" + strconv.Itoa(doctors)
+	var exists bool
+	s := g.session(ctx, "postgres")
+	defer s.close()
+	s.read(`SELECT EXISTS (SELECT FROM pg_database WHERE datname = '`+template+`')`, &exists)
+	if s.err != nil || exists {
+		return template, s.err
+	}
+	if err := g.server.CreateDatabase(ctx, template+"_draft"); err != nil {
+		return "", err
+	}
+	migrate := exec.CommandContext(ctx, g.openslot, "migrate", "up")
+	migrate.Env = []string{"DATABASE_URL=" + g.server.URL(template+"_draft")}
+	if err := run(migrate); err != nil {
+		return "", err
+	}
+	if err := g.fill(ctx, template+"_draft", doctors); err != nil {
+		return "", fmt.Errorf("data of %d doctors: %w", doctors, err)
+	}
+	s.exec("ALTER DATABASE " + template + "_draft RENAME TO " + template)
+	return template, s.err
+}
+
+func (g *ground) fill(ctx context.Context, database string, doctors int) error {
+	const atOnce = 500 // doctors
+	g.progress.phase("making %d slots", doctors*slotsEach)
+	s := g.session(ctx, database)
+	defer s.close()
+	// Nothing here breaks a rule, and nobody wants to hear of it: no triggers, no look-ups of keys.
+	s.exec(`SET session_replication_role = replica`)
+	s.exec(organizationsSQL, doctors, timeZone)
+	s.exec(doctorsSQL, doctors)
+	for from := 0; from < doctors; from += atOnce {
+		s.exec(slotsSQL, from, min(from+atOnce, doctors), slotsEach, capacity, slotsPerDay, timeZone)
+	}
+	s.exec(patientsSQL, g.size.patients, issuer)
+	s.exec(sequencesSQL, doctors, slotsEach, g.size.patients)
+	s.exec(floorSQL)
+	if g.prewarm {
+		s.exec(`CREATE EXTENSION pg_prewarm`)
+	}
+	s.exec(`VACUUM (FREEZE, ANALYZE)`)
+	return s.err
+}
+
+// dates are the days that have slots, as YYYY-MM-DD, in order.
+func (db *database) dates(ctx context.Context) (dates []string, err error) {
+	s := db.session(ctx, db.name)
+	defer s.close()
+	s.read(`SELECT array_agg(day::text ORDER BY day) FROM (
+		SELECT DISTINCT (start_at AT TIME ZONE '`+timeZone+`')::date AS day FROM time_slot WHERE doctor_id = 1) AS d`, &dates)
+	return dates, s.err
+}

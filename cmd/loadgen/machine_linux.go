@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// clockTick is the unit of times in /proc, the same on every Linux.
+const clockTick = 10 * time.Millisecond
+
+// cpuTimes is what the kernel has booked to a process: its own time and that of its children who
+// are gone.
+func cpuTimes(pid int) (parent int, own, gone time.Duration, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	// The fields from the third on, after the name, which may hold anything.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) < 15 {
+		return 0, 0, 0, fmt.Errorf("/proc/%d/stat: %.100q", pid, text)
+	}
+	value := func(i int) time.Duration {
+		n, nerr := strconv.ParseInt(string(fields[i]), 10, 64)
+		if nerr != nil {
+			err = nerr
+		}
+		return time.Duration(n)
+	}
+	parent = int(value(1))
+	own = (value(11) + value(12)) * clockTick
+	gone = (value(13) + value(14)) * clockTick
+	return parent, own, gone, err
+}
+
+// cpuOf is the CPU time of a process so far, 0 if it is gone.
+func cpuOf(pid int) time.Duration {
+	_, own, _, err := cpuTimes(pid)
+	if err != nil {
+		return 0
+	}
+	return own
+}
+
+// cpuOfTree is the CPU time of a process and its children so far, those that are gone included.
+func cpuOfTree(pid int) time.Duration {
+	_, own, gone, err := cpuTimes(pid)
+	if err != nil {
+		return 0
+	}
+	sum := own + gone
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return sum
+	}
+	for _, path := range stats {
+		child, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			continue
+		}
+		if parent, own, _, err := cpuTimes(child); err == nil && parent == pid {
+			sum += own
+		}
+	}
+	return sum
+}
+
+// nap is a sleep that is as short as it should be: time.Sleep may take a millisecond more, which
+// would be counted as the server's.
+func nap(d time.Duration) {
+	t := syscall.NsecToTimespec(int64(d))
+	_ = syscall.Nanosleep(&t, nil)
+}
+
+// dieWithUs lets the kernel end the command when we are gone in whatever way.
+func dieWithUs(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+
+// inMemory says whether a folder is on a file system that forgets with the power, where commits
+// cost nothing.
+func inMemory(folder string) bool {
+	var fs syscall.Statfs_t
+	const tmpfs, ramfs = 0x01021994, 0x858458f6
+	return syscall.Statfs(folder, &fs) == nil && (uint32(fs.Type) == tmpfs || uint32(fs.Type) == ramfs)
+}

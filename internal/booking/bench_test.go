@@ -1,0 +1,149 @@
+package booking
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"openslot/internal/devenv"
+)
+
+// BenchmarkBook books all over the calendar for many callers at once, on a server that commits
+// for good. cmd/loadgen runs it on its own data, which OPENSLOT_BENCH_DATABASE_URL names, and with
+// as many callers as OPENSLOT_BENCH_CALLERS says.
+func BenchmarkBook(b *testing.B) {
+	url := os.Getenv("OPENSLOT_BENCH_DATABASE_URL")
+	if url == "" {
+		url = benchDatabase(b)
+	}
+	for _, road := range []struct {
+		name string
+		cfg  Config
+	}{
+		{"Batched", Config{AcquireWait: time.Minute}},
+		{"Plain", Config{AcquireWait: time.Minute, Plain: true}},
+	} {
+		b.Run(road.name, func(b *testing.B) { benchmarkBook(b, url, road.cfg) })
+	}
+}
+
+// benchCalls numbers the calls of all runs: no patient is to book the same time twice.
+var benchCalls atomic.Int64
+
+func benchmarkBook(b *testing.B, url string, cfg Config) {
+	ctx := context.Background()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	config.MaxConns = 16 // as in production
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer pool.Close()
+	times, patients := benchData(b, pool)
+	service := New(pool, cfg)
+
+	callers := 256
+	if text := os.Getenv("OPENSLOT_BENCH_CALLERS"); text != "" {
+		if callers, err = strconv.Atoi(text); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var mu sync.Mutex
+	var latencies []time.Duration
+	b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		var own []time.Duration
+		for pb.Next() {
+			k := benchCalls.Add(1)
+			n := int64(len(patients))
+			at := times[(k+k/n)%int64(len(times))] // a patient's next turn is for another time
+			actor := Actor{Kind: Patient, Subject: "p" + strconv.FormatInt(k%n, 10), PatientID: patients[k%n]}
+			begin := time.Now()
+			booked, err := service.Book(ctx, actor, BookRequest{Slot: at[k*7919%int64(len(at))], Key: "k" + strconv.FormatInt(k, 10)})
+			own = append(own, time.Since(begin))
+			if err != nil || booked.Replayed || booked.Appointment.Status != AppointmentBooked {
+				b.Errorf("call %d: %+v, %v", k, booked, err)
+				return
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		latencies = append(latencies, own...)
+	})
+	b.StopTimer()
+	slices.Sort(latencies)
+	ms := func(q int) float64 { return float64(latencies[(len(latencies)-1)*q/100].Microseconds()) / 1000 }
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "bookings/s")
+	b.ReportMetric(ms(50), "p50-ms")
+	b.ReportMetric(ms(99), "p99-ms")
+}
+
+// benchData reads what can be booked: the slots that begin at the same moment, for every moment.
+func benchData(b *testing.B, pool *pgxpool.Pool) (times [][]SlotID, patients []PatientID) {
+	rows, err := pool.Query(b.Context(), `SELECT array_agg(id) FROM time_slot GROUP BY start_at ORDER BY start_at`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if times, err = pgx.CollectRows(rows, pgx.RowTo[[]SlotID]); err != nil {
+		b.Fatal(err)
+	}
+	if rows, err = pool.Query(b.Context(), `SELECT id FROM patient ORDER BY id`); err != nil {
+		b.Fatal(err)
+	}
+	if patients, err = pgx.CollectRows(rows, pgx.RowTo[PatientID]); err != nil {
+		b.Fatal(err)
+	}
+	return times, patients
+}
+
+// benchDatabase is a server of its own, with the settings of production and some data.
+func benchDatabase(b *testing.B) string {
+	server := devenv.NewServer(b, devenv.PostgresOptions{
+		Settings: map[string]string{"shared_buffers": "1GB", "max_connections": "300", "max_wal_size": "8GB"}})
+	pool, err := pgxpool.New(b.Context(), server.URL(""))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer pool.Close()
+	files, err := filepath.Glob("../../migrations/*.up.sql")
+	if err != nil || len(files) == 0 {
+		b.Fatalf("migrations: %v, %v", files, err)
+	}
+	for _, file := range files {
+		sql, err := os.ReadFile(file)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := pool.Exec(b.Context(), string(sql)); err != nil {
+			b.Fatalf("%s: %v", file, err)
+		}
+	}
+	for _, sql := range []string{
+		`INSERT INTO organization (name, time_zone) VALUES ('Practice', 'Europe/Berlin')`,
+		`INSERT INTO doctor (organization_id, name) SELECT 1, 'Dr. Example ' || n FROM generate_series(1, 1000) AS n`,
+		`INSERT INTO time_slot (doctor_id, start_at, end_at, capacity, opens_at)
+		 SELECT d, at, at + interval '15 min', 100, now() - interval '1 day' FROM generate_series(1, 1000) AS d,
+		        LATERAL (SELECT now() + interval '1 day' + n * interval '15 min' AS at FROM generate_series(0, 99) AS n) AS t`,
+		`INSERT INTO patient (issuer, subject) SELECT 'https://id.example', 'p' || n FROM generate_series(0, 99999) AS n`,
+		`VACUUM (FREEZE, ANALYZE)`,
+	} {
+		if _, err := pool.Exec(b.Context(), sql); err != nil {
+			b.Fatalf("%s: %v", sql, err)
+		}
+	}
+	return server.URL("")
+}
