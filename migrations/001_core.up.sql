@@ -105,7 +105,7 @@ CREATE TABLE appointment (
     id              bigserial PRIMARY KEY,
     slot_id         bigint      NOT NULL REFERENCES time_slot,
     patient_id      bigint      NOT NULL REFERENCES patient,
-    organization_id bigint      NOT NULL REFERENCES organization,
+    organization_id bigint      NOT NULL,          -- the doctor's, copied for uq_active_referral and access
     status          varchar(20) NOT NULL,
     idempotency_key varchar(64) NOT NULL,
     booked_by       text        NOT NULL,          -- kind and stable subject of the caller
@@ -116,8 +116,8 @@ CREATE TABLE appointment (
     overlap_allowed boolean     NOT NULL DEFAULT false,
     expires_at      timestamptz,                   -- HELD: until when
     returns_at      timestamptz,                   -- CANCELLED: when its place comes back, NULL = at once
-    replaces        bigint      REFERENCES appointment,
-    replaced_by     bigint      REFERENCES appointment,
+    replaces        bigint,                        -- the appointments before and after a move
+    replaced_by     bigint,
     created_at      timestamptz NOT NULL DEFAULT now(),
     cancelled_at    timestamptz,
     cancelled_by    text,

@@ -1,6 +1,9 @@
 -- The booking rule. One call is one round trip and one transaction; each statement below takes
 -- a fresh snapshot (READ COMMITTED), so what is read after a lock is what the lock protects.
 -- Lock order, the same on every path: slots by id, patients (advisory), appointments.
+--
+-- Plans are generic: every look-up below is one probe of an index whatever the values are, while
+-- plans made for the arrays at hand are made anew at every call, at a multiple of its cost.
 
 CREATE FUNCTION patient_lock_key(patient bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS
     $$ SELECT hashtextextended('patient:' || patient, 0) $$;
@@ -30,7 +33,7 @@ CREATE FUNCTION book(
     p_hash bytea[], p_organization bigint[], p_registrar text[]
 ) RETURNS TABLE (
     outcome text, opens_at timestamptz, full_version bigint, decided_at timestamptz, doctor_id bigint, a appointment
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     slots  bigint[];       -- the slots we have locked, by id, and for each:
@@ -196,7 +199,8 @@ END $$;
 CREATE FUNCTION cancel(
     p_now timestamptz, p_appointment bigint, p_patient bigint, p_organization bigint, p_registrar text,
     p_by text, p_reason text
-) RETURNS TABLE (outcome text, doctor_id bigint, a appointment) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (outcome text, doctor_id bigint, a appointment)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_now timestamptz;
