@@ -1,5 +1,6 @@
 // Command dev runs everything on one machine, for trying and developing: PostgreSQL of its own,
-// the schema, demo data, and the API with GraphiQL. It prints tokens and commands to begin with.
+// Redis in the process, the schema, demo data, and the API with GraphiQL. It prints tokens and
+// commands to begin with.
 //
 // It is a client of the API like any other: the demo data come in by mutations, so what a fresh
 // start shows has been through every rule.
@@ -48,7 +49,7 @@ func (o options) Validate() error {
 
 func main() {
 	var o options
-	kong.Parse(&o, kong.Name("dev"), kong.Description("Everything on one machine, with demo data. PostgreSQL is that of DATABASE_URL, an installed one, or a fetched one."))
+	kong.Parse(&o, kong.Name("dev"), kong.Description("Everything on one machine, with demo data. PostgreSQL is that of DATABASE_URL, an installed one, or a fetched one; Redis is that of REDIS_URL, or in the process."))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if o.FollowParent {
@@ -84,6 +85,12 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 		return interrupted(ctx, err)
 	}
 
+	redis, err := devenv.StartRedis(ctx, devenv.RedisOptions{InProcess: true, Log: tell})
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	defer func() { err = errors.Join(err, redis.Stop()) }()
+
 	log, err := os.OpenFile(filepath.Join(dir, "api.log"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -91,6 +98,7 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	defer log.Close()
 	config := app.Config{
 		Database: database,
+		RedisURL: redis.URL(),
 		HTTP:     app.HTTP{GraphiQL: true, GracePeriod: 10 * time.Second},
 		JWT:      jwt(secret),
 	}

@@ -2,9 +2,9 @@
 // them in the right order. The operators' commands are here as well.
 //
 //	New   pool ─ schema right? ─ listen on the port
-//	Run   feed ─ hub ─ keys ─ HTTP          until its ctx ends
+//	Run   feed ─ hub ─ keys ─ Redis ─ HTTP  until its ctx ends
 //	stop  /readyz says no ─ (drain delay) ─ no new connections, sockets closed with 1001 ─
-//	      requests in flight finish ─ feed and hub end ─ pools close
+//	      requests in flight finish ─ feed, hub and Redis end ─ pools close
 //
 // One grace period covers the stop; what has not finished by then is cut. An [App] runs once.
 // Any number of them, in one process or many, work on one database.
@@ -50,6 +50,9 @@ type App struct {
 	health   *health
 	hub      *live.Hub
 	listener *live.Listener
+	redis    *availability.Redis // nil: none is configured
+	gate     *availability.Gate
+	lists    *availability.Cache
 	auth     *auth.Authenticator
 	graph    *graph.Handler
 	server   *http.Server
@@ -71,8 +74,12 @@ func New(ctx context.Context, config Config, log *slog.Logger) (_ *App, err erro
 	if err := postgres.CheckSchema(ctx, a.pool); err != nil {
 		return nil, err
 	}
-	a.hub = live.NewHub(a.pool, log)
-	a.listener = &live.Listener{URL: config.Database.URL, Consumers: []live.Consumer{a.hub.Consumer()}, Log: log}
+	if config.RedisURL != "" {
+		if a.redis, err = availability.OpenRedis(config.RedisURL, log); err != nil {
+			return nil, err
+		}
+	}
+	a.feed()
 	a.health = &health{listens: a.listener.Alive, log: log}
 	a.health.pool, err = postgres.Open(ctx, postgres.Config{URL: config.Database.URL, MaxConns: 1, ApplicationName: "openslot-ready"})
 	if err != nil {
@@ -98,6 +105,20 @@ func New(ctx context.Context, config Config, log *slog.Logger) (_ *App, err erro
 	return a, nil
 }
 
+// feed joins the change feed to those who live by it. A screen is told last: whoever acts on what
+// it shows meets a gate and lists that know as much.
+func (a *App) feed() {
+	a.listener = &live.Listener{URL: a.config.Database.URL, Log: a.log}
+	a.gate = availability.NewGate(a.redis, a.listener.Alive)
+	a.lists = availability.NewCache(a.redis, a.listener.Alive)
+	a.hub = live.NewHub(a.pool, a.log)
+	a.listener.Consumers = []live.Consumer{
+		{Resync: a.gate.Resync, Changed: a.gate.Changed, Stale: a.gate.Stale},
+		{Resync: a.lists.Resync, Changed: a.lists.Changed, Stale: a.lists.Stale},
+		a.hub.Consumer(),
+	}
+}
+
 // handler makes the parts that answer requests, and the way a request takes to them.
 func (a *App) handler(ctx context.Context) (http.Handler, error) {
 	patients := auth.NewPatients(a.pool)
@@ -107,9 +128,9 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 		return nil, fmt.Errorf("tokens (--jwt-…, OPENSLOT_JWT_…): %w", err)
 	}
 	a.graph = graph.New(graph.Parts{
-		Booking:        booking.New(a.pool, booking.Config{}),
+		Booking:        booking.New(a.pool, booking.Config{Gate: a.gate}),
 		Schedule:       schedule.New(a.pool, schedule.Config{}),
-		Availability:   availability.New(a.pool, availability.Config{}),
+		Availability:   availability.New(a.pool, availability.Config{Cache: a.lists}),
 		Hub:            a.hub,
 		Auth:           a.auth,
 		Patients:       patients,
@@ -154,6 +175,9 @@ func (a *App) Run(ctx context.Context) error {
 	group.Go(func() error { return a.listener.Run(parts) })
 	group.Go(func() error { return a.hub.Run(parts) })
 	group.Go(func() error { return a.auth.Run(parts) })
+	if a.redis != nil {
+		group.Go(func() error { return a.redis.Run(parts) })
+	}
 	group.Go(func() error {
 		if err := a.server.Serve(a.socket); !errors.Is(err, http.ErrServerClosed) {
 			return err

@@ -16,6 +16,7 @@ import (
 // something, the flag holds.
 type Config struct {
 	Database Database   `embed:""`
+	RedisURL string     `name:"redis-url" env:"REDIS_URL" placeholder:"URL" help:"Redis, as redis://[user:password@]host[:port][/database], in which instances share limits, full slots and lists. Without it, or while it is away, each does what it can alone."`
 	HTTP     HTTP       `embed:""`
 	JWT      JWT        `embed:"" prefix:"jwt-"`
 	LogLevel slog.Level `env:"OPENSLOT_LOG_LEVEL" default:"info" placeholder:"LEVEL" help:"Least level that is logged: debug, info, warn or error."`

@@ -54,10 +54,11 @@ func TestConfig(t *testing.T) {
 		{"Defaults", nil, nil, defaults},
 		{"Environment", nil, map[string]string{
 			"OPENSLOT_DATABASE_CONNECTIONS": "4", "OPENSLOT_LISTEN": "127.0.0.1:1", "OPENSLOT_ALLOWED_ORIGINS": "https://a.example,http://b.example:81",
-			"OPENSLOT_GRAPHIQL": "true", "OPENSLOT_GRACE_PERIOD": "5s", "OPENSLOT_DRAIN_DELAY": "1s", "OPENSLOT_LOG_LEVEL": "warn",
+			"OPENSLOT_GRAPHIQL": "true", "REDIS_URL": "redis://cache/1", "OPENSLOT_GRACE_PERIOD": "5s", "OPENSLOT_DRAIN_DELAY": "1s", "OPENSLOT_LOG_LEVEL": "warn",
 			"OPENSLOT_JWT_AUDIENCE": "them", "OPENSLOT_JWT_LEEWAY": "1s",
 		}, Config{
 			Database: Database{URL: "postgres://db/a", Connections: 4},
+			RedisURL: "redis://cache/1",
 			HTTP: HTTP{Listen: "127.0.0.1:1", AllowedOrigins: []string{"https://a.example", "http://b.example:81"}, GraphiQL: true,
 				GracePeriod: 5 * time.Second, DrainDelay: time.Second},
 			JWT:      JWT{Issuer: "us", Audience: "them", Secret: secret, Leeway: time.Second},
