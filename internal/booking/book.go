@@ -46,7 +46,7 @@ func (s *Service) Book(ctx context.Context, actor Actor, r BookRequest) (Booking
 	c := &call{request: r, actor: actor, hash: r.hash(), done: make(chan struct{})}
 	if s.config.Gate != nil {
 		if refused := s.config.Gate.Admit(ctx, actor, r); refused != nil {
-			if used, err := s.lookups.used(ctx, c); used || err != nil {
+			if known, err := s.lookups.known(ctx, c); known || err != nil {
 				return c.booking, errors.Join(c.err, err)
 			}
 			return Booking{}, refused

@@ -66,21 +66,11 @@ func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
 
 // book runs the transaction. rerun says that an earlier run may have been committed unheard.
 func (s *Service) book(ctx context.Context, calls []*call, wait bool) (outcomes []outcome, rerun bool, err error) {
-	n := len(calls)
-	var (
-		slots         = make([]SlotID, n)
-		patients      = make([]PatientID, n)
-		organizations = make([]OrganizationID, n)
-		registrars    = make([]string, n)
-	)
-	keys, callers, hashes := scopes(calls)
-	for i, c := range calls {
-		slots[i], patients[i] = c.request.Slot, c.request.Patient
-		organizations[i], registrars[i] = c.actor.Organization, c.actor.Registrar()
-	}
+	r := columns(calls)
 	err = s.run(ctx, func(ctx context.Context, conn *pgx.Conn, again bool) error {
 		rerun = again
-		rows, err := conn.Query(ctx, bookSQL, s.now(), wait, slots, patients, keys, callers, hashes, organizations, registrars)
+		rows, err := conn.Query(ctx, bookSQL, s.now(), wait,
+			r.slots, r.patients, r.keys, r.callers, r.hashes, r.organizations, r.registrars)
 		if err != nil {
 			return err
 		}
@@ -90,19 +80,34 @@ func (s *Service) book(ctx context.Context, calls []*call, wait bool) (outcomes 
 		})
 		return err
 	})
-	if err == nil && len(outcomes) != n {
-		err = fmt.Errorf("%d answers to %d calls", len(outcomes), n)
+	if err == nil && len(outcomes) != len(calls) {
+		err = fmt.Errorf("%d answers to %d calls", len(outcomes), len(calls))
 	}
 	return outcomes, rerun, err
 }
 
-func scopes(calls []*call) (keys, callers []string, hashes [][]byte) {
-	for _, c := range calls {
-		keys = append(keys, c.request.Key)
-		callers = append(callers, c.actor.Caller())
-		hashes = append(hashes, c.hash)
+// requests are calls as columns: what the statements take.
+type requests struct {
+	slots         []SlotID
+	patients      []PatientID
+	keys          []string
+	callers       []string
+	hashes        [][]byte
+	organizations []OrganizationID
+	registrars    []string
+}
+
+func columns(calls []*call) requests {
+	n := len(calls)
+	r := requests{
+		make([]SlotID, n), make([]PatientID, n), make([]string, n), make([]string, n), make([][]byte, n),
+		make([]OrganizationID, n), make([]string, n),
 	}
-	return keys, callers, hashes
+	for i, c := range calls {
+		r.slots[i], r.patients[i], r.keys[i], r.hashes[i] = c.request.Slot, c.request.Patient, c.request.Key, c.hash
+		r.callers[i], r.organizations[i], r.registrars[i] = c.actor.Caller(), c.actor.Organization, c.actor.Registrar()
+	}
+	return r
 }
 
 // settle answers the call with its outcome.

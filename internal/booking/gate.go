@@ -9,7 +9,8 @@ import (
 )
 
 // Gate refuses calls before they cost the core anything. It may be wrong for a moment, so it
-// never grants; and a call that it refuses is first asked whether its key has booked already.
+// never grants; and before its refusal is passed on, a look-up tells whether the call's key has
+// booked already.
 type Gate interface {
 	// Admit refuses a call with RATE_LIMITED, or with SLOT_FULL where that is known for certain,
 	// or lets it through with nil. It answers soon, whatever state the gate's own parts are in.
@@ -28,7 +29,7 @@ type FullMark struct {
 // lookups answers calls that the gate has refused: those that wait while a statement is in
 // flight are looked up together in the next.
 type lookups struct {
-	find func(calls []*call) // answers those whose key has been used, and leaves the others
+	find func(calls []*call) // answers those of which something is known, and leaves the others
 
 	mu      sync.Mutex
 	waiting []*lookup
@@ -43,8 +44,8 @@ type lookup struct {
 // lookupMost is how many keys one statement looks up.
 const lookupMost = 256
 
-// used reports whether the call's key has been used; then the call is answered.
-func (l *lookups) used(ctx context.Context, c *call) (bool, error) {
+// known reports whether the call could be answered by what has been booked before.
+func (l *lookups) known(ctx context.Context, c *call) (bool, error) {
 	w := &lookup{c, make(chan struct{})}
 	l.mu.Lock()
 	l.waiting = append(l.waiting, w)
@@ -83,41 +84,47 @@ func (l *lookups) work() {
 	}
 }
 
-// keySQL finds what keys have booked. The lateral subquery keeps it to one probe of the index
-// for each key, whatever the planner believes about the size of the table.
-const keySQL = `
-SELECT k.n, same, ` + appointmentColumns + `
-  FROM unnest($1::text[], $2::text[], $3::bytea[]) WITH ORDINALITY AS k (caller, key, hash, n),
-       LATERAL (SELECT x AS a, x.request_hash = k.hash AS same, s.doctor_id
-                  FROM appointment x JOIN time_slot s ON s.id = x.slot_id
-                 WHERE x.booked_by = k.caller AND x.idempotency_key = k.key
-                 LIMIT 1) AS stored`
+// knownSQL finds what a call's key has booked, or else the place that its patient has in the slot.
+// The lateral subqueries keep it to a probe of an index each, whatever the planner believes about
+// the size of the table.
+const knownSQL = `
+SELECT k.n, outcome, ` + appointmentColumns + `
+  FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::text[])
+       WITH ORDINALITY AS k (caller, key, hash, slot, patient, registrar, n),
+       LATERAL ((SELECT 1 AS rank, x AS a, s.doctor_id,
+                        CASE WHEN x.request_hash = k.hash THEN 'REPLAYED' ELSE 'IDEMPOTENCY_KEY_REUSED' END AS outcome
+                   FROM appointment x JOIN time_slot s ON s.id = x.slot_id
+                  WHERE x.booked_by = k.caller AND x.idempotency_key = k.key
+                  LIMIT 1)
+                UNION ALL
+                (SELECT 2, x, s.doctor_id, 'ALREADY_BOOKED'
+                   FROM appointment x JOIN time_slot s ON s.id = x.slot_id JOIN patient p ON p.id = x.patient_id
+                  WHERE x.slot_id = k.slot AND x.patient_id = k.patient AND x.status IN ('HELD', 'BOOKED', 'ARRIVED')
+                    AND k.registrar IN ('', p.issuer)
+                  LIMIT 1)
+                ORDER BY rank LIMIT 1) AS known`
 
-// find answers the calls whose key has been used: with what it booked, if it stood for the
-// same request. If the database can't be asked, they are all answered with that.
+// find answers the calls of which something is known: a replay, a key that stands for another
+// request, a patient who has the slot already. If the database can't be asked, they are all
+// answered with that.
 func (s *Service) find(ctx context.Context, calls []*call) {
-	keys, callers, hashes := scopes(calls)
+	r := columns(calls)
 	err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, _ bool) error {
-		rows, err := conn.Query(ctx, keySQL, callers, keys, hashes)
+		rows, err := conn.Query(ctx, knownSQL, r.callers, r.keys, r.hashes, r.slots, r.patients, r.registrars)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
 		for rows.Next() {
 			var (
-				n    int
-				same bool
-				a    Appointment
+				n int
+				o outcome
 			)
-			if err := scanAppointment(rows, &a, &n, &same); err != nil {
+			if err := scanAppointment(rows, &o.appointment, &n, &o.code); err != nil {
 				return err
 			}
-			switch c := calls[n-1]; {
-			case c.isAnswered(): // by a run whose connection broke
-			case same:
-				c.answer(Booking{Appointment: a, Replayed: true}, nil)
-			default:
-				c.answer(Booking{}, refusal(outcome{code: string(IdempotencyKeyReused)}))
+			if c := calls[n-1]; !c.isAnswered() { // by a run whose connection broke
+				c.settle(o, false)
 			}
 		}
 		return rows.Err()

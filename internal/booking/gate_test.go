@@ -46,7 +46,15 @@ func TestGateReplayBeatsRefusal(t *testing.T) {
 		}
 		_, err = shut.Book(ctx, winner, BookRequest{Slot: slot + 1, Key: "k"})
 		wantCode(t, err, IdempotencyKeyReused)
-		_, err = shut.Book(ctx, winner, BookRequest{Slot: slot, Key: "new"})
+		_, err = shut.Book(ctx, winner, BookRequest{Slot: slot, Key: "new"}) // as without a gate
+		wantCode(t, err, AlreadyBooked)
+		if existing := asError(t, err).Existing; existing != won.Appointment.ID {
+			t.Errorf("existing appointment %d, want %d", existing, won.Appointment.ID)
+		}
+		_, err = shut.Book(ctx, p.patient(), BookRequest{Slot: slot, Key: "k"})
+		wantCode(t, err, refused)
+		// A partner who names somebody else's patient learns nothing of them.
+		_, err = shut.Book(ctx, Actor{Kind: Partner, Subject: "portal"}, BookRequest{Slot: slot, Patient: winner.PatientID, Key: "k"})
 		wantCode(t, err, refused)
 		if n := p.booked(slot); n != 1 {
 			t.Errorf("booked_count = %d, want 1", n)
