@@ -3,7 +3,6 @@ package booking
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -46,8 +45,11 @@ func (s *Service) Book(ctx context.Context, actor Actor, r BookRequest) (Booking
 	c := &call{request: r, actor: actor, hash: r.hash(), done: make(chan struct{})}
 	if s.config.Gate != nil {
 		if refused := s.config.Gate.Admit(ctx, actor, r); refused != nil {
-			if known, err := s.lookups.known(ctx, c); known || err != nil {
-				return c.booking, errors.Join(c.err, err)
+			switch known, err := s.lookups.known(ctx, c); {
+			case err != nil:
+				return Booking{}, err // the call may still be answered: it is not ours to read
+			case known:
+				return c.booking, c.err
 			}
 			return Booking{}, refused
 		}

@@ -44,10 +44,15 @@ type lookup struct {
 // lookupMost is how many keys one statement looks up.
 const lookupMost = 256
 
-// known reports whether the call could be answered by what has been booked before.
+// known reports whether the call could be answered by what has been booked before. After an error
+// the call still belongs to the look-up.
 func (l *lookups) known(ctx context.Context, c *call) (bool, error) {
 	w := &lookup{c, make(chan struct{})}
 	l.mu.Lock()
+	if len(l.waiting) >= queueMost {
+		l.mu.Unlock()
+		return false, errOverloaded
+	}
 	l.waiting = append(l.waiting, w)
 	if !l.working {
 		l.working = true

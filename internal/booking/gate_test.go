@@ -2,10 +2,12 @@ package booking
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -77,6 +79,51 @@ func TestGateLookupsTogether(t *testing.T) {
 		if won := i < 600; won && (err != nil || b.Appointment.PatientID != patients[i].PatientID) || !won && code(err) != SlotFull {
 			t.Errorf("caller %d: %+v, %v", i, b, err)
 		}
+	})
+}
+
+// A caller who leaves while the look-up is under way leaves the call to it.
+func TestGateCallerLeavesLookup(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		ctx, leave := context.WithCancel(context.Background())
+		s := New(nil, Config{Gate: &gate{admit: func(BookRequest) error { return Refuse(SlotFull, "no") }}})
+		looking := make(chan struct{})
+		s.lookups.find = func(calls []*call) {
+			close(looking)
+			<-ctx.Done()
+			calls[0].answer(Booking{Replayed: true}, nil) // at the moment at which the caller leaves
+		}
+		go func() { <-looking; leave() }()
+		b, err := s.Book(ctx, Actor{Kind: Patient, Subject: "1", PatientID: 1}, BookRequest{Slot: 1, Key: "k"})
+		if b.Replayed != (err == nil) || err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("%+v, %v", b, err)
+		}
+	}
+}
+
+// Look-ups that wait are bounded in number.
+func TestGateLookupsBound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		l := lookups{find: func([]*call) { <-hold }}
+		var done sync.WaitGroup
+		ask := func() {
+			if known, err := l.known(context.Background(), newCall(1, "k")); known || err != nil {
+				t.Errorf("%t, %v", known, err)
+			}
+		}
+		done.Go(ask)
+		synctest.Wait() // under way
+		for range queueMost {
+			done.Go(ask)
+		}
+		synctest.Wait()
+		_, err := l.known(context.Background(), newCall(1, "one too many"))
+		wantCode(t, err, Overloaded)
+		close(hold)
+		done.Wait()
 	})
 }
 
