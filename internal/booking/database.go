@@ -51,12 +51,15 @@ func sqlState(err error) string {
 }
 
 // isBusy: a wait was given up, by the database or by our own deadline.
-func isBusy(err error) bool {
+func isBusy(err error) bool { return isGivenUp(err) || errors.Is(err, context.DeadlineExceeded) }
+
+// isGivenUp: the database has given a statement up that waited or ran for too long.
+func isGivenUp(err error) bool {
 	switch sqlState(err) {
 	case "55P03", "57014": // lock_not_available, query_canceled (statement timeout)
 		return true
 	}
-	return errors.Is(err, context.DeadlineExceeded)
+	return false
 }
 
 // isCollision: the transaction was sacrificed to let another go on; it had no effect.

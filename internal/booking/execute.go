@@ -39,10 +39,14 @@ func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
 			if o := outcomes[i]; s.config.Gate != nil && o.full != nil {
 				s.config.Gate.Full(FullMark{Slot: c.request.Slot, Version: *o.full, At: o.at})
 			}
+			if wait && outcomes[i].code == outcomeBusy { // made while we waited for another lock
+				c.answer(Booking{}, errOverloaded)
+				continue
+			}
 			c.settle(outcomes[i], rerun)
 		}
 		return nil
-	case system && sqlState(err) != "55P03" && sqlState(err) != "57014":
+	case system && !isGivenUp(err):
 		for _, c := range calls {
 			c.answer(Booking{}, err)
 		}
@@ -52,7 +56,14 @@ func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
 		return err
 	case system: // somebody sits on a lock: only one of these waits for it
 		for i := range calls {
-			_ = s.execute(ctx, calls[i:i+1], true)
+			err := s.execute(ctx, calls[i:i+1], true)
+			if err == nil || isGivenUp(err) {
+				continue
+			}
+			for _, c := range calls[i+1:] { // it would be the same for each, one after the other
+				c.answer(Booking{}, withoutEffect(err))
+			}
+			return err
 		}
 		return nil
 	case len(calls) > 1:

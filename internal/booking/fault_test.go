@@ -232,6 +232,48 @@ func TestCallerGivesUp(t *testing.T) {
 	p.check()
 }
 
+// A slot that comes into being while a call for its id waits for another lock: no success without
+// an appointment.
+func TestSlotMadeMeanwhile(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	db := devenv.NewDB(t)
+	p := &practice{t: t, pool: db.Pool}
+	p.organization, p.doctor = p.newDoctor("Practice")
+	patient, next := p.patient(), p.slot(time.Hour, 1)+1
+	service := New(open(t, db.URL), Config{Now: func() time.Time { return now }, Plain: true})
+	tx, err := p.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(patient_lock_key($1))`, patient.PatientID); err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan error, 1)
+	go func() {
+		_, err := service.Book(ctx, patient, BookRequest{Slot: next, Key: "k"})
+		answer <- err
+	}()
+	for giveUp := time.Now().Add(time.Minute); one[int](p, `SELECT count(*) FROM pg_locks WHERE NOT granted
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 0; {
+		if time.Now().After(giveUp) {
+			t.Fatal("the call does not wait")
+		}
+	}
+	if made := p.slot(2*time.Hour, 1); made != next {
+		t.Fatalf("slot %d was made, want %d", made, next)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, <-answer, Overloaded)
+	if _, err := service.Book(ctx, patient, BookRequest{Slot: next, Key: "k"}); err != nil {
+		t.Error(err)
+	}
+	p.check()
+}
+
 // A pool without a free connection refuses in bounded time, and is whole afterwards.
 func TestPoolExhausted(t *testing.T) {
 	t.Parallel()
