@@ -3,7 +3,6 @@ package booking
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"time"
 
@@ -188,12 +187,8 @@ func (s *Service) read(ctx context.Context, actor Actor, sql string, args ...any
 		})
 		return err
 	})
-	var refused *Error
-	if errors.As(err, &refused) && refused.Code == OutcomeUnknown {
-		refused.Code = Unavailable // a read has no outcome to be unsure of
-	}
-	if err != nil {
-		return nil, fmt.Errorf("booking: read appointments: %w", err)
+	if err != nil { // a read has no outcome to be unsure of
+		return nil, fmt.Errorf("booking: read appointments: %w", withoutEffect(err))
 	}
 	return found, nil
 }
