@@ -152,7 +152,7 @@ type SchemaError struct {
 
 func (e *SchemaError) Error() string {
 	if e.Have == 0 {
-		return fmt.Sprintf("postgres: the database has no openslot schema (version %d is needed): run `openslot migrate`", e.Want)
+		return fmt.Sprintf("postgres: the database has no openslot schema (version %d is needed): run `openslot migrate up`", e.Want)
 	}
-	return fmt.Sprintf("postgres: the database schema is at version %d, this binary needs %d: run `openslot migrate`", e.Have, e.Want)
+	return fmt.Sprintf("postgres: the database schema is at version %d, this binary needs %d: run `openslot migrate up`", e.Have, e.Want)
 }
