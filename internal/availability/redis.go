@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,9 +73,13 @@ var silenced sync.Once
 
 // OpenRedis takes the address of a Redis, as redis://[user:password@]host[:port][/database] (or
 // rediss:// for TLS). Nothing is sent before Run runs. log may be nil.
-func OpenRedis(url string, log *slog.Logger) (*Redis, error) {
+func OpenRedis(address string, log *slog.Logger) (*Redis, error) {
 	silenced.Do(func() { redis.SetLogger(silence{}) })
-	options, err := redis.ParseURL(url)
+	options, err := redis.ParseURL(address)
+	if bad := new(url.Error); errors.As(err, &bad) {
+		// It would say the address, password and all.
+		err = errors.New("want redis://[user:password@]host[:port][/database]")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("availability: the address of Redis: %w", err)
 	}

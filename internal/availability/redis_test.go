@@ -386,6 +386,9 @@ func TestRedisAddress(t *testing.T) {
 	if _, err := OpenRedis("http://localhost", nil); err == nil {
 		t.Error("an address that is none")
 	}
+	if _, err := OpenRedis("redis://user:pass word@localhost:port", nil); err == nil || strings.Contains(err.Error(), "pass word") {
+		t.Errorf("an address with a password that is none: %v", err)
+	}
 	r, err := OpenRedis("redis://127.0.0.1:1", nil)
 	must(t, err)
 	if r.usable() || r.send([]redis.Cmder{redis.NewStatusCmd(t.Context(), "ping")}) != nil {
