@@ -230,7 +230,7 @@ func (v *view) take() (Update, bool) {
 	u := Update{DoctorID: v.doctor, From: v.sub.from, Days: v.sub.days, TimeZone: v.zone, Epoch: v.epoch}
 	switch {
 	case v.ready != nil:
-		u.Kind, u.Slots, u.Epoch = Snapshot, v.ready.slots, v.epoch
+		u.Kind, u.Slots = Snapshot, v.ready.slots
 		v.ready = nil
 	case len(v.pending) > 0 && !v.reading:
 		u.Kind, u.Slots = Delta, make([]booking.Slot, 0, len(v.pending))
