@@ -137,7 +137,7 @@ const allow = "GET, POST, OPTIONS"
 
 func (h *Handler) route(w http.ResponseWriter, r *http.Request) {
 	switch {
-	case r.Header.Get("Upgrade") != "":
+	case strings.EqualFold(r.Header.Get("Upgrade"), "websocket"): // others (h2c) may be ignored
 		h.sockets.ServeHTTP(w, r)
 	case r.Method == http.MethodGet:
 		h.get(w, r)

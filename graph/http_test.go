@@ -85,6 +85,7 @@ func TestHTTP(t *testing.T) {
 		"bad token, newer": {"POST", "", good, []string{contentJSON, newer, "Authorization: Bearer nonsense"}, 401, isResponse, "UNAUTHENTICATED"},
 		"put":              {"PUT", "", good, []string{contentJSON}, 405, isJSON, "INVALID"},
 		"delete":           {"DELETE", "", "", nil, 405, isJSON, "INVALID"},
+		"another upgrade":  {"POST", "", good, []string{contentJSON, "Connection: Upgrade", "Upgrade: h2c"}, 200, isJSON, ""},
 		"upgrade to what":  {"GET", "", "", []string{"Connection: Upgrade", "Upgrade: h2c"}, 400, isJSON, "INVALID"},
 	} {
 		t.Run(name, func(t *testing.T) {
