@@ -144,11 +144,14 @@ func (p presenter) present(ctx context.Context, err error) *gqlerror.Error {
 	if known.RetryAfter > 0 {
 		shown.Extensions["retryAfter"] = seconds(known.RetryAfter)
 	}
+	if known.Cause != nil && places[known.Code] == asWhole {
+		p.log.InfoContext(ctx, "not now", "code", known.Code, "requestId", requestID(ctx), "error", cause(known.Cause))
+	}
 	if known.Code == booking.Internal {
 		id := requestID(ctx)
 		shown.Message = "Something went wrong on our side. Ask us with the request id if it stays."
 		shown.Extensions["requestId"] = id
-		attrs := []any{"requestId", id, "err", cause(err)}
+		attrs := []any{"requestId", id, "error", cause(err)}
 		if problem := new(panicError); errors.As(err, &problem) {
 			attrs = append(attrs, "stack", string(problem.stack))
 		}
