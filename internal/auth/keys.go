@@ -108,7 +108,7 @@ func (r *remoteKeys) refresh(ctx context.Context) {
 		return
 	case err != nil:
 		r.log.WarnContext(ctx, "fetching the key set failed, the keys at hand stay in use",
-			"error", err, "have_keys", r.loaded.Load())
+			"error", err, "haveKeys", r.loaded.Load())
 		return
 	case len(keys) == 0 || skipped > 0:
 		r.log.WarnContext(ctx, "the key set has keys that can't be used", "usable", len(keys), "unusable", skipped)
