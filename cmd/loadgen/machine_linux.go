@@ -55,20 +55,44 @@ func cpuOfTree(pid int) time.Duration {
 		return 0
 	}
 	sum := own + gone
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return sum
-	}
-	for _, path := range stats {
-		child, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err != nil {
-			continue
-		}
-		if parent, own, _, err := cpuTimes(child); err == nil && parent == pid {
-			sum += own
+	for child, parent := range parents() {
+		if parent == pid {
+			sum += cpuOf(child)
 		}
 	}
 	return sum
+}
+
+// cpuOfGrandchildren is the CPU time so far of the processes with a name that a shell of ours has
+// started, which is how devenv does it.
+func cpuOfGrandchildren(name string) (sum time.Duration) {
+	all := parents()
+	for pid, parent := range all {
+		if all[parent] != os.Getpid() {
+			continue
+		}
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && string(bytes.TrimSpace(text)) == name {
+			sum += cpuOf(pid)
+		}
+	}
+	return sum
+}
+
+// parents has the parent of every process.
+func parents() map[int]int {
+	all := map[int]int{}
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		panic(err) // the pattern is fixed
+	}
+	for _, path := range stats {
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			if parent, _, _, err := cpuTimes(pid); err == nil {
+				all[pid] = parent
+			}
+		}
+	}
+	return all
 }
 
 // nap is a sleep that is as short as it should be: time.Sleep may take a millisecond more, which

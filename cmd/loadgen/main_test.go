@@ -38,9 +38,9 @@ func TestMain(m *testing.M) {
 // little is enough to see that everything works.
 var little = plan{
 	scenario: "all",
-	size:     size{doctors: 20, large: 200, patients: 30_000, small: true},
+	size:     size{doctors: 20, large: 60, patients: 30_000, small: true},
 	callers:  16, few: 8,
-	times:   times{warm: 200 * time.Millisecond, window: time.Second, burst: 3 * time.Second},
+	times:   times{warm: 200 * time.Millisecond, window: 600 * time.Millisecond, burst: 2 * time.Second},
 	offered: offered{burst: 300, lists: 30, bookings: 10},
 }
 

@@ -12,11 +12,11 @@ import (
 // the right, from the median to the 99th percentile of the latency, ours above the floor. Both
 // axes are logarithmic: the scenarios are far apart.
 const (
-	labelWidth = 260
+	labelWidth = 280
 	panelWidth = 330
 	gapWidth   = 70
 	bandHeight = 46
-	headHeight = 64
+	headHeight = 52
 )
 
 // axis maps values to a panel.
@@ -66,12 +66,12 @@ func writePicture(w io.Writer, rows []*row) error {
 	for _, panel := range []struct {
 		axis axis
 		name string
-	}{{perSecond, "per second"}, {ms, "milliseconds, median to 99th percentile"}} {
+	}{{perSecond, "per second (logarithmic)"}, {ms, "milliseconds, median to 99th percentile (logarithmic)"}} {
 		fmt.Fprintf(&b, `<text x="%.0f" y="22" font-weight="bold">%s</text>`+"\n", panel.axis.left, panel.name)
 		for power := panel.axis.min; power <= panel.axis.max; power++ {
 			x := panel.axis.at(math.Pow(10, power))
-			fmt.Fprintf(&b, `<path d="M%.1f %d V%d" stroke="#ddd"/><text x="%.1f" y="%d" text-anchor="middle" fill="#777">%g</text>`+"\n",
-				x, headHeight-8, bottom, x, bottom+18, math.Pow(10, power))
+			fmt.Fprintf(&b, `<path d="M%.1f %d V%d" stroke="#ddd"/><text x="%.1f" y="%d" text-anchor="middle" fill="#777">%s</text>`+"\n",
+				x, headHeight-8, bottom, x, bottom+18, tick(math.Pow(10, power)))
 		}
 	}
 	for i, r := range rows {
@@ -89,6 +89,14 @@ func writePicture(w io.Writer, rows []*row) error {
 	b.WriteString("</svg>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// tick is a power of ten.
+func tick(v float64) string {
+	if v >= 1000 {
+		return digits(v)
+	}
+	return fmt.Sprintf("%g", v)
 }
 
 const oursColor, floorColor = "#1f6f8b", "#c9ada7"

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"openslot/internal/devenv"
 )
 
 // process is a server that is measured.
@@ -18,16 +20,27 @@ type process struct {
 	cmd     *exec.Cmd
 	log     string // the file it writes to
 	address string
+	redis   *devenv.Redis // beside it, or nil
 }
 
 // serve starts the production binary on the database, with the settings it has by itself, and
-// returns once it is ready.
+// returns once it is ready. It has a Redis of its own, which knows nothing of earlier databases.
 func (db *database) serve(ctx context.Context) (*process, error) {
-	return db.start(ctx, exec.CommandContext(ctx, db.openslot, "api"), "/readyz",
+	redis, err := devenv.StartRedis(ctx, devenv.RedisOptions{Own: true, Log: db.log})
+	if err != nil {
+		return nil, err
+	}
+	p, err := db.start(ctx, exec.CommandContext(ctx, db.openslot, "api"), "/readyz",
 		"DATABASE_URL="+db.url(db.name),
+		"REDIS_URL="+redis.URL(),
 		"OPENSLOT_LISTEN=127.0.0.1:0",
 		"OPENSLOT_JWT_ISSUER="+issuer,
 		"OPENSLOT_JWT_SECRET="+secret)
+	if err != nil {
+		return nil, errors.Join(err, redis.Stop())
+	}
+	p.redis = redis
+	return p, nil
 }
 
 // start runs a command that says {"address":"…"} in its log once it listens, and waits until path
@@ -97,10 +110,25 @@ func (p *process) said() string {
 	return string(text[:n])
 }
 
-func (p *process) cpu() time.Duration { return cpuOf(p.cmd.Process.Pid) }
+// cpu is the CPU time of the server and its Redis so far.
+func (p *process) cpu() time.Duration {
+	sum := cpuOf(p.cmd.Process.Pid)
+	if p.redis != nil {
+		sum += cpuOfGrandchildren("redis-server")
+	}
+	return sum
+}
 
-// stop ends it in an orderly way.
+// stop ends it in an orderly way, and its Redis.
 func (p *process) stop() error {
+	err := p.end()
+	if p.redis != nil {
+		err = errors.Join(err, p.redis.Stop())
+	}
+	return err
+}
+
+func (p *process) end() error {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}

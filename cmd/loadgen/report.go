@@ -146,7 +146,7 @@ func digits(v float64) string {
 	switch {
 	case v == 0 || math.IsNaN(v):
 		return "–"
-	case v >= 10_000:
+	case v >= 1000:
 		n := int64(math.Round(v))
 		return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 	case v >= 100:
