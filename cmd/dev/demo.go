@@ -77,8 +77,8 @@ func (d *demo) organization(ctx context.Context) (int64, error) {
 	if err == nil {
 		return strconv.ParseInt(made.CreateOrganization.Organization.ID, 10, 64)
 	}
-	// The name is taken, by an earlier run: its doctors tell the id. Staff tokens are ours to
-	// sign, so that a practice that has no doctor yet is found as well.
+	// The name is taken, by an earlier run. Staff tokens are ours to sign, and those of the
+	// practice tell its name.
 	for id := int64(1); id <= 1000; id++ {
 		staff, serr := d.sign(app.Token{Role: "staff", Subject: "staff-1", Organization: id})
 		if serr != nil {
