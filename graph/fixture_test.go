@@ -63,7 +63,7 @@ func newWorld(t testing.TB, options ...func(*Parts)) *world {
 	hub := live.NewHub(pool, log)
 	listener := &live.Listener{URL: w.db.URL, Log: log, Consumers: []live.Consumer{hub.Consumer()}}
 	parts := Parts{
-		Booking: booking.New(pool, booking.Config{}), Schedule: schedule.New(pool, schedule.Config{}),
+		Booking: booking.New(pool, booking.Config{AcquireWait: time.Minute, Persist: time.Minute}), Schedule: schedule.New(pool, schedule.Config{}),
 		Availability: availability.New(pool, availability.Config{}), Hub: hub, Auth: authenticator, Patients: patients,
 		Log: log,
 	}

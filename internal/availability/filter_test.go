@@ -71,7 +71,7 @@ func (b *branch) service(r *Redis) (*booking.Service, *Gate) {
 			}
 		}
 	})
-	return booking.New(b.db.Pool, booking.Config{Gate: g}), g
+	return booking.New(b.db.Pool, booking.Config{Gate: g, AcquireWait: time.Minute, Persist: time.Minute}), g
 }
 
 func (b *branch) actor(i int) booking.Actor {

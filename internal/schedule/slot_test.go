@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"openslot/internal/booking"
 )
@@ -105,7 +106,7 @@ func TestB13RaisedCapacityReopens(t *testing.T) {
 	t.Parallel()
 	p := newPractice(t)
 	id := p.slot(0, 1, 0, booking.SlotOpen)
-	core := booking.New(p.pool, booking.Config{Now: p.config.Now})
+	core := booking.New(p.pool, booking.Config{Now: p.config.Now, AcquireWait: time.Minute, Persist: time.Minute})
 	book := func() error {
 		patient := one[booking.PatientID](p, `INSERT INTO patient (issuer, subject) VALUES ('test', gen_random_uuid()) RETURNING id`)
 		actor := booking.Actor{Kind: booking.Patient, Subject: fmt.Sprint(patient), PatientID: patient}
@@ -132,7 +133,7 @@ func TestB13RaisedCapacityReopens(t *testing.T) {
 func TestUpdateSlotAgainstBooking(t *testing.T) {
 	t.Parallel()
 	p := newPractice(t)
-	core := booking.New(p.pool, booking.Config{Now: p.config.Now})
+	core := booking.New(p.pool, booking.Config{Now: p.config.Now, AcquireWait: time.Minute, Persist: time.Minute})
 	patient := one[booking.PatientID](p, `INSERT INTO patient (issuer, subject) VALUES ('test', 'x') RETURNING id`)
 	actor := booking.Actor{Kind: booking.Patient, Subject: "x", PatientID: patient}
 	capacity := 1
