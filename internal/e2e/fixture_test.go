@@ -246,7 +246,7 @@ type screen struct {
 	change chan struct{} // signalled after every message
 }
 
-// watch opens a screen on 14 days from today on.
+// watch opens a screen on the days that can have slots, whichever day it is in the doctor's zone.
 func (c *clinic) watch(base string) *screen {
 	c.t.Helper()
 	dialer := websocket.Dialer{Subprotocols: []string{"graphql-transport-ws"}, HandshakeTimeout: patience}
@@ -255,7 +255,7 @@ func (c *clinic) watch(base string) *screen {
 		c.t.Fatal(err)
 	}
 	s := &screen{socket: socket, slots: map[string]state{}, change: make(chan struct{}, 1)}
-	subscribe := fmt.Sprintf(`{"id":"1","type":"subscribe","payload":{"query":"subscription { availability(doctorIds: [\"%d\"], from: \"%s\", days: 14) { kind slots { id free status version } } }"}}`,
+	subscribe := fmt.Sprintf(`{"id":"1","type":"subscribe","payload":{"query":"subscription { availability(doctorIds: [\"%d\"], from: \"%s\", days: 16) { kind slots { id free status version } } }"}}`,
 		c.doctor, time.Now().UTC().Format(time.DateOnly))
 	for _, message := range []string{`{"type":"connection_init"}`, subscribe} {
 		if err := socket.WriteMessage(websocket.TextMessage, []byte(message)); err != nil {
