@@ -110,11 +110,12 @@ func (b *batcher) book(ctx context.Context, c *call) (Booking, error) {
 }
 
 // enqueue puts the call at the end of its slot's line, or lets its caller wait for the same
-// call, made a moment ago.
+// call, made a moment ago. One that is answered is over: what refused it may be gone.
 func (b *batcher) enqueue(c *call) (_ *call, joined bool, _ error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if first := b.joining[c.scope()]; first != nil && string(first.hash) == string(c.hash) && first.joined > 0 {
+	first := b.joining[c.scope()]
+	if first != nil && string(first.hash) == string(c.hash) && first.joined > 0 && !first.isAnswered() {
 		first.joined++
 		return first, true, nil
 	}

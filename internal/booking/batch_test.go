@@ -221,6 +221,30 @@ func TestBatchJoin(t *testing.T) {
 	})
 }
 
+// Whoever asks again after an answer gets a new one, however lately the first was given.
+func TestBatchNoJoinOnceAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		full := true
+		s := newStage(func(b batch) error {
+			if !full {
+				return win(b)
+			}
+			for _, c := range b.calls {
+				c.answer(Booking{}, Refuse(SlotFull, "full"))
+			}
+			<-hold // answered, and not yet put away
+			return nil
+		})
+		wantCode(t, <-s.queue(t, 1, "same"), SlotFull)
+		full = false
+		again := s.queue(t, 1, "same")
+		close(hold)
+		wantCode(t, <-again, "")
+	})
+}
+
 func TestBatchCallersGiveUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
