@@ -3,6 +3,9 @@ package graph
 import (
 	"context"
 	"errors"
+	"slices"
+
+	"github.com/99designs/gqlgen/graphql"
 
 	"openslot/internal/auth"
 	"openslot/internal/booking"
@@ -65,7 +68,8 @@ func appointmentConnection(ctx context.Context, page booking.AppointmentPage, af
 const maxAlternatives = 5
 
 // booked makes the payload of a call of Book. Whatever else it tells beside a refusal is help: the
-// refusal stands without it.
+// refusal stands without it, and nothing is read that nobody asked for. A crowd that is refused must
+// not cost the database a query each.
 func (r *resolver) booked(ctx context.Context, request booking.BookRequest, booked booking.Booking, err error) (*BookAppointmentPayload, error) {
 	if err == nil {
 		return &BookAppointmentPayload{Appointment: &booked.Appointment, Replayed: booked.Replayed}, nil
@@ -76,12 +80,14 @@ func (r *resolver) booked(ctx context.Context, request booking.BookRequest, book
 	}
 	payload := &BookAppointmentPayload{Errors: errs}
 	var known *booking.Error
-	switch errors.As(err, &known); known.Code {
-	case booking.AlreadyBooked:
+	errors.As(err, &known)
+	asked := graphql.CollectAllFields(ctx)
+	switch {
+	case known.Code == booking.AlreadyBooked && slices.Contains(asked, "appointment"):
 		if standing, err := r.Booking.Appointment(ctx, auth.ActorFrom(ctx), known.Existing); err == nil {
 			payload.Appointment = &standing
 		}
-	case booking.SlotFull:
+	case known.Code == booking.SlotFull && slices.Contains(asked, "alternatives"):
 		payload.Alternatives, _ = r.Availability.Next(ctx, request.Slot, maxAlternatives)
 	}
 	return payload, nil

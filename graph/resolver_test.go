@@ -191,6 +191,33 @@ func TestLoaders(t *testing.T) {
 	}
 }
 
+// A refusal costs what was asked for and no more.
+func TestRefusalCosts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ada, ben := w.patient("ada"), w.patient("ben")
+	slot := id(w.slot(w.northDoctor, noon(2), 1))
+	get[payload](w, ada, book, vars{"s": slot, "k": "k"})
+	get[payload](w, ben, book, vars{"s": slot, "k": "k"}) // both are signed in
+	for _, c := range []struct {
+		token, code, fields string
+		queries             int
+	}{
+		{ben, "SLOT_FULL", "replayed", 1},
+		{ben, "SLOT_FULL", "alternatives{id}", 2},
+		{ben, "SLOT_FULL", "...on BookAppointmentPayload{other:alternatives{id}}", 2},
+		{ben, "SLOT_FULL", "alternatives@skip(if:true){id}", 1},
+		{ada, "ALREADY_BOOKED", "replayed", 1},
+		{ada, "ALREADY_BOOKED", "appointment{id}", 2},
+	} {
+		w.trace.take()
+		p := get[payload](w, c.token, `mutation($s:ID!){bookAppointment(input:{slotId:$s,idempotencyKey:"new"}){errors{code} `+c.fields+`}}`, vars{"s": slot})
+		if asked := w.trace.take(); p.codes() != c.code || len(asked) != c.queries {
+			t.Errorf("%s with %s: %+v after %d queries, want %d:\n%s", c.code, c.fields, p, len(asked), c.queries, strings.Join(asked, "\n"))
+		}
+	}
+}
+
 func TestConnections(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
