@@ -1,4 +1,4 @@
-# The production binary, alone in an image without a shell's worth of anything else.
+# The production binary on Alpine, with nothing beside it but certificates.
 
 FROM golang:1.26.8 AS build
 WORKDIR /src
