@@ -20,10 +20,7 @@ import (
 	"openslot/internal/devenv"
 )
 
-func TestMain(m *testing.M) {
-	// A test server of our own lives as long as the process.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("openslot/internal/devenv.(*supervised).wait"))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what has to happen.
 const patience = 20 * time.Second
