@@ -1,6 +1,6 @@
 // Package graph is the GraphQL transport: the contract of schema.graphqls over HTTP and websockets.
 //
-//	POST, GET ──▶ http.go ─────────▶ gqlgen's executor ──▶ resolvers ──▶ the core's packages
+//	POST, GET ──▶ http.go, cache.go ▶ gqlgen's executor ──▶ resolvers ──▶ the core's packages
 //	websocket ──▶ websocket.go ──▶   (limits.go before it)   │
 //	              socket.go                                  └─▶ errors.go: codes → answers
 //	              operation.go
@@ -45,6 +45,9 @@ type Parts struct {
 
 	// AllowedOrigins are those of web pages, besides the API's own, that may use it: scheme://host[:port].
 	AllowedOrigins []string
+	// KeepResponses keeps whole answers to public queries for as long as the lists in them are good;
+	// it takes lists that come through a cache.
+	KeepResponses bool
 	// Introspection lets clients read the contract, as GraphiQL does: for development.
 	Introspection bool
 	Log           *slog.Logger // nil = the default
@@ -57,10 +60,11 @@ const cachedDocuments = 1000
 // these and subscriptions. It finds out who asks by itself: no other authentication belongs in
 // front of it.
 type Handler struct {
-	exec    *executor.Executor
-	origins []string
-	sockets *sockets
-	entry   http.Handler
+	exec      *executor.Executor
+	responses *responses
+	origins   []string
+	sockets   *sockets
+	entry     http.Handler
 }
 
 // New makes a handler.
@@ -80,6 +84,9 @@ func New(parts Parts) *Handler {
 		return next(withLoaders(ctx, parts))
 	})
 	h := &Handler{exec: exec, origins: parts.AllowedOrigins, sockets: newSockets(exec, parts.Auth, parts.AllowedOrigins)}
+	if parts.KeepResponses {
+		h.responses = newResponses()
+	}
 	h.entry = parts.Auth.Middleware(http.HandlerFunc(h.route), h.refuseToken)
 	return h
 }
@@ -118,7 +125,7 @@ func (h *Handler) crossOrigin(w http.ResponseWriter, r *http.Request) (answered 
 	allowed := origin != "" && slices.ContainsFunc(h.origins, func(o string) bool { return strings.EqualFold(o, origin) })
 	if allowed {
 		header.Set("Access-Control-Allow-Origin", origin)
-		header.Set("Access-Control-Expose-Headers", "Retry-After, "+requestIDHeader)
+		header.Set("Access-Control-Expose-Headers", "ETag, Retry-After, "+requestIDHeader)
 	}
 	if r.Method != http.MethodOptions {
 		return false
@@ -126,7 +133,7 @@ func (h *Handler) crossOrigin(w http.ResponseWriter, r *http.Request) (answered 
 	header.Set("Allow", allow)
 	if allowed && r.Header.Get("Access-Control-Request-Method") != "" {
 		header.Set("Access-Control-Allow-Methods", "GET, POST")
-		header.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, "+requestIDHeader)
+		header.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, If-None-Match, "+requestIDHeader)
 		header.Set("Access-Control-Max-Age", "600")
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -17,6 +17,7 @@ import (
 	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/gqlerror"
 
+	"openslot/internal/availability"
 	"openslot/internal/booking"
 )
 
@@ -39,12 +40,12 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 		refuse(w, mediaJSON, invalid(http.StatusNotAcceptable, "Accept "+mediaResponse+" or "+mediaJSON+"."))
 		return
 	}
-	params, bad := readPost(w, r)
+	body, bad := readPost(w, r)
 	if bad != nil {
 		refuse(w, media, bad)
 		return
 	}
-	h.execute(w, r, media, params)
+	h.answer(w, r, h.responses.question(http.MethodPost, media, body), decode)
 }
 
 // get answers a GET request: a query, in the parameters of the URL.
@@ -54,17 +55,30 @@ func (h *Handler) get(w http.ResponseWriter, r *http.Request) {
 		refuse(w, mediaJSON, invalid(http.StatusNotAcceptable, "Accept "+mediaResponse+" or "+mediaJSON+"."))
 		return
 	}
-	params, bad := readGet(r)
-	if bad != nil {
-		refuse(w, media, bad)
+	if len(r.URL.RawQuery) > maxBody {
+		refuse(w, media, invalid(http.StatusRequestURITooLong, "The request is larger than 64 KiB."))
 		return
 	}
-	h.execute(w, r, media, params)
+	h.answer(w, r, h.responses.question(http.MethodGet, media, []byte(r.URL.RawQuery)), decodeURL)
+}
+
+// answer answers a question with what is kept for it, or else by executing it.
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, q question, decode func([]byte) (*graphql.RawParams, *problem)) {
+	if k := h.responses.find(q); k != nil {
+		k.write(w, r)
+		return
+	}
+	params, bad := decode(q.text)
+	if bad != nil {
+		refuse(w, q.media, bad)
+		return
+	}
+	h.execute(w, r, q, params)
 }
 
 // execute runs an operation and writes its answer.
-func (h *Handler) execute(w http.ResponseWriter, r *http.Request, media string, params *graphql.RawParams) {
-	ctx := graphql.StartOperationTrace(r.Context())
+func (h *Handler) execute(w http.ResponseWriter, r *http.Request, q question, params *graphql.RawParams) {
+	ctx, media := graphql.StartOperationTrace(r.Context()), q.media
 	params.Headers = r.Header
 	operation, errs := h.exec.CreateOperationContext(ctx, params)
 	if errs != nil {
@@ -81,12 +95,22 @@ func (h *Handler) execute(w http.ResponseWriter, r *http.Request, media string, 
 		refuse(w, media, invalid(http.StatusMethodNotAllowed, "Mutations go by POST."))
 		return
 	}
+	public := operation.Operation.Operation == ast.Query && isPublic(operation)
+	ctx, trace := availability.WithTrace(ctx)
 	responses, ctx := h.exec.DispatchOperation(ctx, operation)
 	response := responses(ctx)
-	if response == nil { // the client has gone
-		return
+	switch {
+	case response == nil: // the client has gone
+	case public && len(response.Errors) == 0:
+		k := newKept(q, operation, response, trace)
+		h.responses.keep(k)
+		k.write(w, r)
+	default:
+		if operation.Operation.Operation == ast.Mutation && isUnannounced(operation) {
+			h.responses.purge()
+		}
+		write(w, media, response)
 	}
-	write(w, media, response)
 }
 
 // write writes the answer of an operation, with the status that GraphQL over HTTP wants for it.
@@ -150,8 +174,8 @@ func encode(response *graphql.Response) []byte {
 	return buf.Bytes()
 }
 
-// readPost reads the operation of a POST request.
-func readPost(w http.ResponseWriter, r *http.Request) (*graphql.RawParams, *problem) {
+// readPost reads the body of a POST request.
+func readPost(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
 	if kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != mediaJSON ||
 		params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8") {
 		return nil, invalid(http.StatusUnsupportedMediaType, "Send "+mediaJSON+" in UTF-8.")
@@ -170,7 +194,7 @@ func readPost(w http.ResponseWriter, r *http.Request) (*graphql.RawParams, *prob
 		}
 		return nil, invalid(http.StatusBadRequest, "The body could not be read.")
 	}
-	return decode(body)
+	return body, nil
 }
 
 // decode reads an operation from JSON. Numbers stay as they were written: a float would round ids.
@@ -207,12 +231,9 @@ func decode(body []byte) (*graphql.RawParams, *problem) {
 	return params, nil
 }
 
-// readGet reads the operation of a GET request.
-func readGet(r *http.Request) (*graphql.RawParams, *problem) {
-	if len(r.URL.RawQuery) > maxBody {
-		return nil, invalid(http.StatusRequestURITooLong, "The request is larger than 64 KiB.")
-	}
-	values, err := url.ParseQuery(r.URL.RawQuery)
+// decodeURL reads an operation from the query of a URL.
+func decodeURL(query []byte) (*graphql.RawParams, *problem) {
+	values, err := url.ParseQuery(string(query))
 	if err != nil {
 		return nil, invalid(http.StatusBadRequest, "The parameters of the URL are malformed.")
 	}

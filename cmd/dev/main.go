@@ -99,7 +99,7 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	config := app.Config{
 		Database: database,
 		RedisURL: redis.URL(),
-		HTTP:     app.HTTP{GraphiQL: true, GracePeriod: 10 * time.Second},
+		HTTP:     app.HTTP{GraphiQL: true, ResponseCache: true, GracePeriod: 10 * time.Second},
 		JWT:      jwt(secret),
 	}
 	instance, err := listen(ctx, config, o.Port, slog.New(slog.NewJSONHandler(log, nil)))

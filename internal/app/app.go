@@ -135,6 +135,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 		Auth:           a.auth,
 		Patients:       patients,
 		AllowedOrigins: a.config.HTTP.AllowedOrigins,
+		KeepResponses:  a.config.HTTP.ResponseCache,
 		Introspection:  a.config.HTTP.GraphiQL,
 		Log:            a.log,
 	})

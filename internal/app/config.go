@@ -33,6 +33,7 @@ type HTTP struct {
 	Listen         string        `env:"OPENSLOT_LISTEN" default:":8080" placeholder:"ADDRESS" help:"Where the API listens: host:port, or :port for all interfaces."`
 	AllowedOrigins []string      `env:"OPENSLOT_ALLOWED_ORIGINS" placeholder:"ORIGIN" help:"Web pages of these origins (https://host[:port], separated by commas) may use the API, besides its own."`
 	GraphiQL       bool          `name:"graphiql" env:"OPENSLOT_GRAPHIQL" help:"Serve the GraphiQL page at / and answer introspection."`
+	ResponseCache  bool          `env:"OPENSLOT_RESPONSE_CACHE" default:"true" negatable:"" help:"Keep whole answers to public queries in memory, for as long as nothing in them has changed."`
 	GracePeriod    time.Duration `env:"OPENSLOT_GRACE_PERIOD" default:"20s" help:"How long requests in flight may take to finish once the process is told to stop."`
 	DrainDelay     time.Duration `env:"OPENSLOT_DRAIN_DELAY" default:"0s" help:"How long to go on serving after that, with /readyz already saying no, so that load balancers notice. Counts into the grace period."`
 }

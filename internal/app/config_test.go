@@ -37,7 +37,7 @@ func TestConfig(t *testing.T) {
 	least := map[string]string{"DATABASE_URL": "postgres://db/a", "OPENSLOT_JWT_ISSUER": "us", "OPENSLOT_JWT_SECRET": secret}
 	defaults := Config{
 		Database: Database{URL: "postgres://db/a", Connections: 16},
-		HTTP:     HTTP{Listen: ":8080", GracePeriod: 20 * time.Second},
+		HTTP:     HTTP{Listen: ":8080", ResponseCache: true, GracePeriod: 20 * time.Second},
 		JWT:      JWT{Issuer: "us", Audience: "openslot", Secret: secret, Leeway: 30 * time.Second},
 	}
 	with := func(change func(*Config)) Config {
@@ -54,7 +54,7 @@ func TestConfig(t *testing.T) {
 		{"Defaults", nil, nil, defaults},
 		{"Environment", nil, map[string]string{
 			"OPENSLOT_DATABASE_CONNECTIONS": "4", "OPENSLOT_LISTEN": "127.0.0.1:1", "OPENSLOT_ALLOWED_ORIGINS": "https://a.example,http://b.example:81",
-			"OPENSLOT_GRAPHIQL": "true", "REDIS_URL": "redis://cache/1", "OPENSLOT_GRACE_PERIOD": "5s", "OPENSLOT_DRAIN_DELAY": "1s", "OPENSLOT_LOG_LEVEL": "warn",
+			"OPENSLOT_GRAPHIQL": "true", "OPENSLOT_RESPONSE_CACHE": "false", "REDIS_URL": "redis://cache/1", "OPENSLOT_GRACE_PERIOD": "5s", "OPENSLOT_DRAIN_DELAY": "1s", "OPENSLOT_LOG_LEVEL": "warn",
 			"OPENSLOT_JWT_AUDIENCE": "them", "OPENSLOT_JWT_LEEWAY": "1s",
 		}, Config{
 			Database: Database{URL: "postgres://db/a", Connections: 4},

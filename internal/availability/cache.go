@@ -235,7 +235,8 @@ type dbClock struct{ shows, at time.Time }
 
 func (c *dbClock) when(t time.Time) time.Time { return c.shows.Add(t.Sub(c.at)) }
 
-// Trace is what an answer was made of: it tells whether the answer is still good.
+// Trace is what an answer was made of: it tells whether the answer is still good. One with a list
+// that did not come through a [Cache] never is.
 type Trace struct {
 	mu    sync.Mutex
 	parts []part
@@ -254,6 +255,15 @@ type traceKey struct{}
 func WithTrace(ctx context.Context) (context.Context, *Trace) {
 	t := &Trace{until: time.Now().Add(listLife)}
 	return context.WithValue(ctx, traceKey{}, t), t
+}
+
+// untraced says that a list was read past the cache, so that nobody knows for how long it is good.
+func untraced(ctx context.Context) {
+	if t, ok := ctx.Value(traceKey{}).(*Trace); ok {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.until = time.Time{}
+	}
 }
 
 func note(ctx context.Context, c *Cache, k listKey, l list) {

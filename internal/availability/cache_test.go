@@ -85,7 +85,7 @@ func TestCacheLife(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				c, r := newCache(nil), &reader{life: tt.life}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				r.fetch(t, c, someDay)
 				time.Sleep(tt.after)
 				if tt.event != nil {
@@ -112,14 +112,14 @@ func TestCacheOvertaken(t *testing.T) {
 					<-change
 				}
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			first := make(chan int64)
 			go func() { first <- r.fetch(t, c, someDay) }()
 			<-began
 			if overtaken {
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				c.Changed([]booking.Slot{{DoctorID: 7, StartAt: time.Date(2026, 10, 5, 12, 0, 0, 0, time.UTC)}})
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				if n := r.fetch(t, c, someDay); n != 2 {
 					t.Errorf("after the change read %d was joined", n)
 				}
@@ -142,7 +142,7 @@ func TestCacheTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, r := newCache(nil), &reader{life: time.Hour}
 		r.during = func() { time.Sleep(time.Second) }
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		gone, cancel := context.WithCancel(t.Context())
 		impatient := make(chan error)
 		go func() {
@@ -455,7 +455,7 @@ func TestTrace(t *testing.T) {
 			_, err := fetch(ctx, c, k, func(context.Context) (int, time.Duration, error) { return 1, r.life, nil })
 			must(t, err)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		other := someDay
 		other.doctor = 8
 		read(someDay)
@@ -478,12 +478,16 @@ func TestTrace(t *testing.T) {
 		if trace.Good() {
 			t.Error("a list in it has changed")
 		}
+		ctx, trace = WithTrace(t.Context())
+		if untraced(ctx); trace.Good() {
+			t.Error("with a list that came past the cache")
+		}
 		_, trace = WithTrace(t.Context())
 		time.Sleep(listLife - 1)
 		if !trace.Good() {
 			t.Error("without lists it is good for as long as a list")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if trace.Good() {
 			t.Error("without lists it is good for longer than a list")
 		}

@@ -58,6 +58,7 @@ SELECT z.zone, z.now, ` + slotColumns + slotsOfDaysSQL + `
 // NOT_FOUND an unknown doctor; the day of one without slots is empty.
 func (s *Service) Day(ctx context.Context, doctor booking.DoctorID, date booking.Date) (Day, error) {
 	if s.config.Cache == nil {
+		untraced(ctx)
 		return s.readDay(ctx, doctor, date)
 	}
 	key := listKey{doctor: doctor, from: date, days: 1, slots: true}
@@ -140,6 +141,7 @@ func (s *Service) Days(ctx context.Context, doctor booking.DoctorID, from bookin
 		return nil, booking.Refuse(booking.Invalid, "The calendar ends with 9999-12-31.")
 	}
 	if s.config.Cache == nil {
+		untraced(ctx)
 		days, _, err := s.readDays(ctx, doctor, from, n)
 		return days, err
 	}
