@@ -28,6 +28,7 @@ const (
 	skipPatience = 20 * time.Millisecond // before it goes to the slow lane
 	slowLanes    = 4                     // transactions that wait for a lock
 	slowPatience = time.Second           // for a slow lane to become free
+	lockPatience = 3 * time.Second       // for the locks that the calls of one batch need one by one
 )
 
 // call is one booking on its way. Until it is taken into a batch the batcher owns it; the

@@ -560,3 +560,39 @@ func TestBatchStuckSlot(t *testing.T) {
 	}
 	p.check()
 }
+
+// Somebody sits on what many calls of one batch need besides their slots: all are answered in
+// bounded time, and those who need nothing of it win.
+func TestBatchStuckPatients(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	p := newPractice(t)
+	service, slots, patients := p.at(now), p.slots(40, 1), p.patients(40)
+	tx, err := p.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	for _, patient := range patients[20:] { // the last twenty, so that the others come first
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(patient_lock_key($1))`, patient.PatientID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release := p.gated(service)
+	var requests []actorRequest
+	for i, patient := range patients {
+		requests = append(requests, actorRequest{patient, slots[i], "k"})
+	}
+	answers := p.line(service, requests...)
+	start := time.Now()
+	release()
+	for i, got := range answers() {
+		if want := map[bool]Code{true: "", false: Overloaded}[i < 20]; got != want {
+			t.Errorf("call %d: %q, want %q", i, got, want)
+		}
+	}
+	if took := time.Since(start); took > 15*time.Second { // twenty waits of a second would be more
+		t.Errorf("answered after %s", took)
+	}
+	p.check()
+}

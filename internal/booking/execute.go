@@ -54,18 +54,8 @@ func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
 	case system && wait:
 		s.giveUp(ctx, calls, err)
 		return err
-	case system: // somebody sits on a lock: only one of these waits for it
-		for i := range calls {
-			err := s.execute(ctx, calls[i:i+1], true)
-			if err == nil || isGivenUp(err) {
-				continue
-			}
-			for _, c := range calls[i+1:] { // it would be the same for each, one after the other
-				c.answer(Booking{}, withoutEffect(err))
-			}
-			return err
-		}
-		return nil
+	case system:
+		return s.oneByOne(ctx, calls)
 	case len(calls) > 1:
 		half := len(calls) / 2
 		return errors.Join(s.execute(ctx, calls[:half], wait), s.execute(ctx, calls[half:], wait))
@@ -73,6 +63,27 @@ func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
 		calls[0].answer(Booking{}, fmt.Errorf("booking: book slot %d: %w", calls[0].request.Slot, err))
 		return nil
 	}
+}
+
+// oneByOne books calls of which at least one needs a lock that somebody sits on: only those
+// wait for it, but all together no longer than lockPatience.
+func (s *Service) oneByOne(ctx context.Context, calls []*call) error {
+	until := time.Now().Add(lockPatience)
+	for i := range calls {
+		if time.Now().After(until) {
+			s.giveUp(ctx, calls[i:], errOverloaded)
+			return nil
+		}
+		err := s.execute(ctx, calls[i:i+1], true)
+		if err == nil || isGivenUp(err) {
+			continue
+		}
+		for _, c := range calls[i+1:] { // it would be the same for each, one after the other
+			c.answer(Booking{}, withoutEffect(err))
+		}
+		return err
+	}
+	return nil
 }
 
 // book runs the transaction. rerun says that an earlier run may have been committed unheard.
