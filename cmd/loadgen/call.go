@@ -12,7 +12,6 @@ const (
 	bookQuery   = `mutation Book($input: BookAppointmentInput!) { bookAppointment(input: $input) { appointment { id status startAt } replayed errors { code message } } }`
 	cancelQuery = `mutation Cancel($input: CancelAppointmentInput!) { cancelAppointment(input: $input) { appointment { status } changed errors { code } } }`
 	listQuery   = `query Day($doctor: ID!, $date: Date!) { slots(doctorId: $doctor, date: $date, includeFull: true) { asOf slots { id startAt endAt capacity free status } } }`
-	meQuery     = `{ me { role patient { id } } }`
 )
 
 // request builds requests in one buffer.
@@ -62,8 +61,6 @@ func (r *request) list(doctor int64, date string) []byte {
 	variables = append(variables, `"}`...)
 	return r.post("", listQuery, variables)
 }
-
-func (r *request) me(token string) []byte { return r.post(token, meQuery, []byte("{}")) }
 
 // booked is the answer to a booking.
 type booked struct {
@@ -187,15 +184,6 @@ func checkList(status int, body []byte, deep bool) error {
 			i > 0 && s.StartAt < data.Slots.Slots[i-1].EndAt {
 			return fmt.Errorf("slot %d of a list makes no sense: %+v", i, s)
 		}
-	}
-	return nil
-}
-
-// checkMe wants a patient with a row.
-func checkMe(status int, body []byte) error {
-	rest, ok := bytes.CutPrefix(body, []byte(`{"data":{"me":{"role":"PATIENT","patient":{"id":"`))
-	if _, _, digits := number(rest); status != 200 || !ok || !digits {
-		return fmt.Errorf("HTTP %d: %.200s", status, body)
 	}
 	return nil
 }

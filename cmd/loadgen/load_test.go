@@ -186,7 +186,6 @@ func TestRequest(t *testing.T) {
 		"book":   r.book("token", 42, "key"),
 		"cancel": new(request).cancel("token", 7),
 		"list":   new(request).list(3, "2030-01-01"),
-		"me":     new(request).me("token"),
 	} {
 		got, err := http.ReadRequest(bufio.NewReader(iotest.OneByteReader(strings.NewReader(string(text)))))
 		if err != nil {
@@ -253,7 +252,6 @@ func TestWrongAnswers(t *testing.T) {
 		"too many free":       checkList(200, day(slotsPerDay, func(i int, s map[string]any) { s["free"] = 11 }), true),
 		"overlapping slots":   checkList(200, day(slotsPerDay, func(i int, s map[string]any) { s["end"] = s["end"].(time.Time).Add(time.Minute) }), true),
 		"a cancel in vain":    checkCancelled(200, []byte(`{"data":{"cancelAppointment":{"appointment":{"status":"CANCELLED"},"changed":false,"errors":[]}}}`)),
-		"a patient unknown":   checkMe(200, []byte(`{"data":{"me":null}}`)),
 		"an error in a 200":   second(readBooked(200, []byte(`{"errors":[{"message":"no"}],"data":null}`))),
 		"a booking with 503":  second(readBooked(503, []byte(`{"data":{"bookAppointment":{"appointment":{"id":"1","status":"BOOKED","startAt":"2026-10-12T06:00:00Z"},"replayed":false,"errors":[]}}}`))),
 		"neither won nor not": second(readBooked(200, []byte(`{"data":{"bookAppointment":{"appointment":null,"replayed":false,"errors":[]}}}`))),

@@ -44,12 +44,13 @@ type commands struct {
 
 // command is a contest, or all.
 type command struct {
-	Rounds  int    `default:"5" help:"How often each is measured."`
-	Seconds int    `default:"5" help:"Length of a measurement; the burst takes six times as long."`
-	JSON    bool   `name:"json" help:"Print one JSON object for each scenario instead of a table."`
-	SVG     string `name:"svg" placeholder:"FILE" help:"Draw the result."`
-	Doctors int    `default:"2000" help:"How many doctors there are, with 560 slots each; the scenario grow has ten times as many."`
-	Rate    int    `default:"5000" help:"Calls per second of the burst."`
+	Rounds   int    `default:"5" help:"How often each is measured."`
+	Seconds  int    `default:"5" help:"Length of a measurement; the burst takes six times as long."`
+	JSON     bool   `name:"json" help:"Print one JSON object for each scenario instead of a table."`
+	SVG      string `name:"svg" placeholder:"FILE" help:"Draw the result."`
+	Doctors  int    `default:"2000" help:"How many doctors there are, with 560 slots each; the scenario grow has ten times as many."`
+	Patients int    `default:"300000" help:"How many registered patients take turns at booking."`
+	Rate     int    `default:"5000" help:"Calls per second of the burst."`
 }
 
 func main() {
@@ -85,7 +86,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	runtime.GOMAXPROCS(runtime.NumCPU() + 1)
 	debug.SetGCPercent(400)
 	chosen := map[string]*command{"book": &c.Book, "hot": &c.Hot, "process": &c.Process, "burst": &c.Burst, "list": &c.List, "grow": &c.Grow, "all": &c.All}[name]
-	return chosen.measure(ctx, plan{scenario: name, size: size{doctors: chosen.Doctors, large: 10 * chosen.Doctors, patients: 300_000},
+	return chosen.measure(ctx, plan{scenario: name, size: size{doctors: chosen.Doctors, large: 10 * chosen.Doctors, patients: chosen.Patients},
 		callers: 256, few: 64,
 		times:   times{warm: time.Second, window: time.Duration(chosen.Seconds) * time.Second, burst: 6 * time.Duration(chosen.Seconds) * time.Second},
 		offered: offered{burst: float64(chosen.Rate), lists: 250, bookings: 50}}, stdout, stderr)
@@ -132,6 +133,8 @@ func (c *command) measure(ctx context.Context, p plan, stdout, stderr io.Writer)
 		}
 	}
 	if !c.JSON {
+		fmt.Fprintf(stdout, "%d cores with everything on them, PostgreSQL %d.%d; medians of %d rounds of %v.\n\n",
+			runtime.NumCPU(), g.version/10000, g.version%10000, c.Rounds, p.times.window)
 		writeTable(stdout, rows)
 	}
 	faults := int64(0)
