@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/99designs/gqlgen/graphql/executor"
@@ -51,6 +52,8 @@ type Parts struct {
 	// Introspection lets clients read the contract, as GraphiQL does: for development.
 	Introspection bool
 	Log           *slog.Logger // nil = the default
+
+	patience time.Duration // 0 = operationPatience
 }
 
 // cachedDocuments is how many parsed documents are kept. Apps send a handful.
@@ -69,6 +72,7 @@ type Handler struct {
 
 // New makes a handler.
 func New(parts Parts) *Handler {
+	parts.patience = cmp.Or(parts.patience, operationPatience)
 	exec := executor.New(NewExecutableSchema(Config{Resolvers: &resolver{parts}}))
 	exec.SetErrorPresenter(presenter{cmp.Or(parts.Log, slog.Default())}.present)
 	exec.SetRecoverFunc(recovered)
@@ -81,7 +85,7 @@ func New(parts Parts) *Handler {
 		exec.Use(extension.Introspection{})
 	}
 	exec.AroundOperations(func(ctx context.Context, next graphql.OperationHandler) graphql.ResponseHandler {
-		return next(withLoaders(ctx, parts))
+		return withinTime(withLoaders(ctx, parts), parts.patience, next)
 	})
 	h := &Handler{exec: exec, origins: parts.AllowedOrigins, sockets: newSockets(exec, parts.Auth, parts.AllowedOrigins)}
 	if parts.KeepResponses {
@@ -89,6 +93,23 @@ func New(parts Parts) *Handler {
 	}
 	h.entry = parts.Auth.Middleware(http.HandlerFunc(h.route), h.refuseToken)
 	return h
+}
+
+// operationPatience is how long a query or mutation may take. What the database is slow to answer
+// or has no connection for ends earlier, as a rule; nobody waits for longer in any case.
+const operationPatience = 10 * time.Second
+
+// withinTime runs an operation that is expected to end within the given time.
+func withinTime(ctx context.Context, patience time.Duration, next graphql.OperationHandler) graphql.ResponseHandler {
+	if graphql.GetOperationContext(ctx).Operation.Operation == ast.Subscription {
+		return next(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	responses := next(ctx)
+	return func(ctx context.Context) *graphql.Response {
+		defer cancel()
+		return responses(ctx)
+	}
 }
 
 // Close ends all sockets with 1001, going away, and lets no more begin. It returns when they are
