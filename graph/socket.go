@@ -147,11 +147,18 @@ func (s *socket) admit(payload json.RawMessage) {
 		s.end(closeMalformed, "The payload of connection_init must be an object")
 		return
 	}
-	identity := auth.IdentityFrom(s.ctx)
+	var tokens []json.RawMessage
 	for name, value := range values {
-		if !strings.EqualFold(name, "Authorization") {
-			continue
+		if strings.EqualFold(name, "Authorization") {
+			tokens = append(tokens, value)
 		}
+	}
+	if len(tokens) > 1 { // which of them counts would be a matter of luck
+		s.end(closeMalformed, "The payload of connection_init has two Authorization members")
+		return
+	}
+	identity := auth.IdentityFrom(s.ctx)
+	for _, value := range tokens {
 		var header string
 		err := json.Unmarshal(value, &header)
 		if err == nil {

@@ -46,6 +46,7 @@ func TestCloseCodes(t *testing.T) {
 		"W5 second init":             {true, []string{`{"type":"connection_init"}`}, 4429},
 		"W6 same id twice":           {true, []string{fmt.Sprintf(strings.Replace(sub, "[1]", "[%d]", 1), w.northDoctor), sub}, 4409},
 		"token refused":              {false, []string{`{"type":"connection_init","payload":{"Authorization":"Bearer nonsense"}}`}, 4403},
+		"two tokens":                 {false, []string{`{"type":"connection_init","payload":{"Authorization":"Bearer ` + w.patient("p") + `","authorization":"Bearer ` + w.patient("q") + `"}}`}, 4400},
 		"token is a number":          {false, []string{`{"type":"connection_init","payload":{"Authorization":1}}`}, 4403},
 		"token without scheme":       {false, []string{`{"type":"connection_init","payload":{"authorization":"` + w.patient("p") + `"}}`}, 4403},
 		"token has expired":          {false, []string{`{"type":"connection_init","payload":{"Authorization":"Bearer ` + expired + `"}}`}, 0},

@@ -63,11 +63,15 @@ func newRemoteKeys(url string, log *slog.Logger) *remoteKeys {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableKeepAlives = true // one request a minute
 	r := &remoteKeys{url: url, log: log, every: keysEvery, first: firstKeysEvery,
-		client: &http.Client{Transport: transport, Timeout: keysTimeout}, stored: jwkset.NewMemoryStorage()}
+		client: &http.Client{Transport: transport, Timeout: keysTimeout, CheckRedirect: noRedirect}, stored: jwkset.NewMemoryStorage()}
 	// A key for encryption is no key to verify with. The options are complete: no error.
 	r.find, _ = keyfunc.New(keyfunc.Options{Storage: r.stored, UseWhitelist: []jwkset.USE{"", jwkset.UseSig}})
 	return r
 }
+
+// noRedirect takes the keys from the address that was configured and from nowhere else: a
+// redirect could lead from https to http.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // keyFor finds the token's key among those at hand, by kid where the token has one.
 func (r *remoteKeys) keyFor(token *jwt.Token) (any, error) {

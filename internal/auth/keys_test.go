@@ -304,6 +304,17 @@ func TestProviderTrouble(t *testing.T) {
 			}
 		})
 	}
+	t.Run("Redirect", func(t *testing.T) { // followed, it would withdraw the key
+		p, elsewhere := newProvider(t, key), newProvider(t)
+		redirect := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
+		defer redirect.Close()
+		a := newRemote(t, p.URL)
+		a.remote.url = redirect.URL
+		a.remote.refresh(t.Context())
+		if n := elsewhere.count(); n != 0 {
+			t.Errorf("the redirect was followed %d times", n)
+		}
+	})
 	t.Run("Away", func(t *testing.T) {
 		p := newProvider(t, key)
 		a := newRemote(t, p.URL)
