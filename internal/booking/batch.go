@@ -40,6 +40,7 @@ type call struct {
 	done    chan struct{}
 	joined  int  // how many callers wait, under the batcher's lock; at 0 nobody does
 	busy    bool // the slot was locked by another: to be tried again
+	room    bool // a look-up found a free place
 	booking Booking
 	err     error
 }

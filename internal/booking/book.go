@@ -3,6 +3,7 @@ package booking
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -50,8 +51,9 @@ func (s *Service) Book(ctx context.Context, actor Actor, r BookRequest) (Booking
 				return Booking{}, err // the call may still be answered: it is not ours to read
 			case known:
 				return c.booking, c.err
+			case !c.room || !isFull(refused):
+				return Booking{}, refused
 			}
-			return Booking{}, refused
 		}
 	}
 	if s.batcher != nil {
@@ -59,6 +61,11 @@ func (s *Service) Book(ctx context.Context, actor Actor, r BookRequest) (Booking
 	}
 	_ = s.execute(ctx, []*call{c}, true) // the call has its own copy of the error
 	return c.booking, c.err
+}
+
+func isFull(err error) bool {
+	var refused *Error
+	return errors.As(err, &refused) && refused.Code == SlotFull
 }
 
 // admit checks a request before it costs a database anything, and fills in the patient.
@@ -97,11 +104,12 @@ func validKey(key string) bool {
 	return true
 }
 
-// Outcomes of the functions book and cancel that are no refusals.
+// Outcomes of the functions book and cancel, and of look-ups, that are no refusals.
 const (
 	outcomeBooked    = "BOOKED"
 	outcomeReplayed  = "REPLAYED"
 	outcomeBusy      = "SLOT_BUSY"
+	outcomeRoom      = "ROOM"
 	outcomeCancelled = "CANCELLED"
 	outcomeUnchanged = "UNCHANGED"
 )

@@ -137,6 +137,8 @@ func (c *call) settle(o outcome, rerun bool) {
 	switch o.code {
 	case outcomeBusy:
 		c.busy = true
+	case outcomeRoom:
+		c.room = true
 	case outcomeBooked, outcomeReplayed:
 		c.answer(Booking{Appointment: o.appointment, Replayed: o.code == outcomeReplayed && !rerun}, nil)
 	default:

@@ -44,8 +44,8 @@ type lookup struct {
 // lookupMost is how many keys one statement looks up.
 const lookupMost = 256
 
-// known reports whether the call could be answered by what has been booked before. After an error
-// the call still belongs to the look-up.
+// known reports whether the call could be answered by what has been booked before; if not, the
+// call says whether its slot has room. After an error the call still belongs to the look-up.
 func (l *lookups) known(ctx context.Context, c *call) (bool, error) {
 	w := &lookup{c, make(chan struct{})}
 	l.mu.Lock()
@@ -89,7 +89,9 @@ func (l *lookups) work() {
 	}
 }
 
-// knownSQL finds what a call's key has booked, or else the place that its patient has in the slot.
+// knownSQL finds what a call's key has booked, or else the place that its patient has in the slot,
+// or else whether the slot has room: a place that was given back can be booked at once, whatever a
+// gate still believes.
 // The lateral subqueries keep it to a probe of an index each, whatever the planner believes about
 // the size of the table.
 const knownSQL = `
@@ -107,10 +109,12 @@ SELECT k.n, outcome, ` + appointmentColumns + `
                   WHERE x.slot_id = k.slot AND x.patient_id = k.patient AND x.status IN ('HELD', 'BOOKED', 'ARRIVED')
                     AND k.registrar IN ('', p.issuer)
                   LIMIT 1)
+                UNION ALL
+                (SELECT 3, NULL, NULL, 'ROOM' FROM time_slot s WHERE s.id = k.slot AND s.booked_count < s.capacity)
                 ORDER BY rank LIMIT 1) AS known`
 
 // find answers the calls of which something is known: a replay, a key that stands for another
-// request, a patient who has the slot already. If the database can't be asked, they are all
+// request, a patient who has the slot already; and marks those whose slot has room. If the database can't be asked, they are all
 // answered with that.
 func (s *Service) find(ctx context.Context, calls []*call) {
 	r := columns(calls)

@@ -41,6 +41,7 @@ func TestGateReplayBeatsRefusal(t *testing.T) {
 		shut := p.gatedBy(&gate{admit: func(BookRequest) error { return Refuse(refused, "no") }}, false)
 		winner, slot := p.patient(), p.slot(time.Duration(len(refused))*time.Hour, 2)
 		won := p.book(winner, slot, "k")
+		p.book(p.patient(), slot, "k")
 
 		again, err := shut.Book(ctx, winner, BookRequest{Slot: slot, Key: "k"})
 		if err != nil || !again.Replayed || again.Appointment != won.Appointment {
@@ -58,10 +59,38 @@ func TestGateReplayBeatsRefusal(t *testing.T) {
 		// A partner who names somebody else's patient learns nothing of them.
 		_, err = shut.Book(ctx, Actor{Kind: Partner, Subject: "portal"}, BookRequest{Slot: slot, Patient: winner.PatientID, Key: "k"})
 		wantCode(t, err, refused)
-		if n := p.booked(slot); n != 1 {
-			t.Errorf("booked_count = %d, want 1", n)
+		if n := p.booked(slot); n != 2 {
+			t.Errorf("booked_count = %d, want 2", n)
 		}
 	}
+}
+
+// B21: a place that was given back can be booked at once, whatever the gate still believes; one
+// that was not is refused without the core. The rate limit is not a matter of room.
+func TestGateGivenBack(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	p := newPractice(t)
+	refused := SlotFull
+	late := p.gatedBy(&gate{admit: func(BookRequest) error { return Refuse(refused, "as far as I know") }}, false)
+	slot, first, next := p.slot(time.Hour, 1), p.patient(), p.patient()
+	won := p.book(first, slot, "k")
+	_, err := late.Book(ctx, next, BookRequest{Slot: slot, Key: "k"})
+	wantCode(t, err, SlotFull)
+	if message := asError(t, err).Message; message != "as far as I know" {
+		t.Errorf("the core was asked: %q", message)
+	}
+	if _, err := p.service.Cancel(ctx, first, CancelRequest{Appointment: won.Appointment.ID}); err != nil {
+		t.Fatal(err)
+	}
+	refused = RateLimited
+	_, err = late.Book(ctx, next, BookRequest{Slot: slot, Key: "k"})
+	wantCode(t, err, RateLimited)
+	refused = SlotFull
+	if _, err := late.Book(ctx, next, BookRequest{Slot: slot, Key: "k"}); err != nil {
+		t.Error(err)
+	}
+	p.check()
 }
 
 // Look-ups that come together are answered each with its own.
