@@ -97,11 +97,10 @@ func (g *ground) fill(ctx context.Context, database string, doctors int) error {
 	return s.err
 }
 
-// dates are the days that have slots, as YYYY-MM-DD, in order.
-func (db *database) dates(ctx context.Context) (dates []string, err error) {
+// day is the first that has slots, tomorrow when the data were made, as YYYY-MM-DD.
+func (db *database) day(ctx context.Context) (day string, err error) {
 	s := db.session(ctx, db.name)
 	defer s.close()
-	s.read(`SELECT array_agg(day::text ORDER BY day) FROM (
-		SELECT DISTINCT (start_at AT TIME ZONE '`+timeZone+`')::date AS day FROM time_slot WHERE doctor_id = 1) AS d`, &dates)
-	return dates, s.err
+	s.read(`SELECT (start_at AT TIME ZONE '`+timeZone+`')::date::text FROM time_slot WHERE id = 1`, &day)
+	return day, s.err
 }

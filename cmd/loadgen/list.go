@@ -26,9 +26,10 @@ func list(ctx context.Context, c *caller, doctor int, day string, n int) error {
 	return checkList(status, body, n%deepOf == 0)
 }
 
-// listing is a load of lists of popular doctors with a booking now and then.
+// listing is a load of lists of popular doctors, of tomorrow, which is what most people want to know,
+// with a booking now and then.
 func (db *database) listing(ctx context.Context, p *process, callers int, t times) (result, error) {
-	days, err := db.dates(ctx)
+	day, err := db.day(ctx)
 	if err != nil {
 		return result{}, err
 	}
@@ -42,7 +43,7 @@ func (db *database) listing(ctx context.Context, p *process, callers int, t time
 				_, err := booking(ctx, c, n/(bookingsPer+1))
 				return won, err
 			}
-			return plain, list(ctx, c, popular.draw(&c.random), days[c.random.below(len(days))], n)
+			return plain, list(ctx, c, popular.draw(&c.random), day, n)
 		}}.run(ctx)
 	db.complain(&r.tally)
 	return r, nil
@@ -71,13 +72,13 @@ func (g *ground) lists(ctx context.Context, doctors, callers int, t times) (f fi
 
 // sample is the body of one list.
 func (db *database) sample(ctx context.Context, p *process) ([]byte, error) {
-	days, err := db.dates(ctx)
+	day, err := db.day(ctx)
 	if err != nil {
 		return nil, err
 	}
 	c := newCaller(p.address, 0)
 	defer c.conn.close()
-	status, body, err := c.conn.do(ctx, c.request.list(1, days[0]))
+	status, body, err := c.conn.do(ctx, c.request.list(1, day))
 	if err != nil {
 		return nil, err
 	}

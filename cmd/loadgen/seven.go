@@ -78,8 +78,8 @@ type seven struct {
 	callers int
 	t       times
 	zipf    zipf
-	days    []string
-	sent    int // bookings elsewhere, so far
+	day     string // that is listed
+	sent    int    // bookings elsewhere, so far
 
 	all, winners       figures
 	lists, calmLists   figures
@@ -91,7 +91,7 @@ type seven struct {
 }
 
 func (s *seven) run(ctx context.Context, p *process) (err error) {
-	if s.days, err = s.dates(ctx); err != nil {
+	if s.day, err = s.database.day(ctx); err != nil {
 		return err
 	}
 	calls := int(s.rate.burst*s.t.burst.Seconds()*1.1) + 1000
@@ -142,7 +142,7 @@ func (s *seven) elsewhere(ctx context.Context, p *process, length time.Duration)
 	}()
 	b.lists = openLoop{address: p.address, rate: s.rate.lists, length: length, callers: connections / 4, seed: 3,
 		call: func(ctx context.Context, c *caller, n int) (kind, error) {
-			return plain, list(ctx, c, s.zipf.draw(&c.random), s.days[c.random.below(len(s.days))], n)
+			return plain, list(ctx, c, s.zipf.draw(&c.random), s.day, n)
 		}}.run(ctx)
 	b.bookings = <-booked
 	for _, r := range []*result{&b.lists, &b.bookings} {
