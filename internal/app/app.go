@@ -100,7 +100,7 @@ func New(ctx context.Context, config Config, log *slog.Logger) (_ *App, err erro
 	}
 	var lc net.ListenConfig
 	if a.socket, err = lc.Listen(ctx, "tcp", config.HTTP.Listen); err != nil {
-		return nil, fmt.Errorf("app: %w", err)
+		return nil, fmt.Errorf("app: %w (--listen or OPENSLOT_LISTEN says where the API listens)", err)
 	}
 	return a, nil
 }

@@ -142,10 +142,7 @@ func (c *migrateDown) Run(at console) error {
 type migrateVersion struct{ Database }
 
 func (c *migrateVersion) Run(at console) error {
-	return c.withPool(at.ctx, func(pool *pgxpool.Pool) error {
-		if err := postgres.CheckSchema(at.ctx, pool); err != nil {
-			return err
-		}
+	return c.withPool(at.ctx, func(*pgxpool.Pool) error {
 		fmt.Fprintln(at.stdout, "The schema is up to date.")
 		return nil
 	})
@@ -190,7 +187,7 @@ type generateSlots struct {
 	Database
 	All    bool             `required:"" xor:"whose" help:"For all doctors."`
 	Doctor booking.DoctorID `required:"" xor:"whose" placeholder:"ID" help:"For this doctor."`
-	Days   int              `default:"14" help:"How many days, today included: 1 to 15. The 15th opens at the next release, 07:00."`
+	Days   int              `default:"14" help:"How many days, today included: 1 to 15. A day's slots can be booked from 07:00 fourteen days before it, so the 15th is the day that opens at 07:00 today; after 07:00 it is open already."`
 }
 
 func (c *generateSlots) Run(at console) error {
@@ -237,13 +234,17 @@ func (versionCommand) Run(at console) error {
 	return err
 }
 
-// withPool lends a pool for as long as do runs.
+// withPool lends a pool for as long as do runs, once the schema is found to be what this program
+// needs.
 func (d Database) withPool(ctx context.Context, do func(*pgxpool.Pool) error) error {
 	pool, err := d.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
+	if err := postgres.CheckSchema(ctx, pool); err != nil {
+		return err
+	}
 	return do(pool)
 }
 

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"context"
+	"net"
 	"regexp"
 	"strings"
 	"testing"
@@ -22,13 +23,16 @@ func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	db := devenv.NewEmptyDB(t)
+	const noSchema = "openslot: .*no openslot schema.*: run `openslot migrate up`\n"
 	steps := []struct {
 		args           []string
 		code           int
 		stdout, stderr string // patterns of the whole
 	}{
-		{[]string{"migrate", "version"}, 1, "", `openslot: .*migrate.*\n`},
-		{[]string{"api", "--jwt-issuer=us", "--jwt-secret=" + secret, "--listen=127.0.0.1:0"}, 1, "", `openslot: .*migrate.*\n`},
+		{[]string{"migrate", "version"}, 1, "", noSchema},
+		{[]string{"api", "--jwt-issuer=us", "--jwt-secret=" + secret, "--listen=127.0.0.1:0"}, 1, "", noSchema},
+		{[]string{"organization", "create", "--name=Practice", "--time-zone=Europe/Berlin"}, 1, "", noSchema},
+		{[]string{"schedule", "generate", "--all"}, 1, "", noSchema},
 		{[]string{"migrate", "up"}, 0, "The schema is up to date.\n", ""},
 		{[]string{"migrate", "up"}, 0, "The schema is up to date.\n", ""},
 		{[]string{"migrate", "version"}, 0, "The schema is up to date.\n", ""},
@@ -45,7 +49,7 @@ func TestCommands(t *testing.T) {
 		{[]string{"schedule", "generate", "--all", "--doctor=1"}, 2, "", "openslot: .*--doctor.*\n"},
 		{[]string{"migrate", "down"}, 2, "", "openslot: .*--yes.*\n"},
 		{[]string{"migrate", "down", "--yes"}, 0, "The schema is gone.\n", ""},
-		{[]string{"doctor", "create", "--organization=1", "--name=Dr. Ada Example"}, 1, "", "openslot: .*\n"},
+		{[]string{"doctor", "create", "--organization=1", "--name=Dr. Ada Example"}, 1, "", noSchema},
 	}
 	for _, step := range steps {
 		args := append(step.args[:len(step.args):len(step.args)], "--database-url="+db.URL)
@@ -93,6 +97,7 @@ func TestUsage(t *testing.T) {
 		"UnknownFlag":    {"version", "--fast"},
 		"Incomplete":     {"schedule"},
 		"Missing":        {"organization", "create", "--database-url=postgres://db/a"},
+		"StaffOfNowhere": {"token", "--jwt-issuer=us", "--jwt-secret=" + secret, "--role=staff", "--subject=staff-1"},
 	} {
 		code, stdout, stderr := command(t, args...)
 		if code != 2 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "openslot: ") {
@@ -107,6 +112,20 @@ func TestUsage(t *testing.T) {
 	}
 	if code, stdout, _ := command(t, "version"); code != 0 || !strings.HasPrefix(stdout, "openslot ") {
 		t.Errorf("version: exit code %d, %q", code, stdout)
+	}
+}
+
+// TestPortTaken: whoever meets it hears how to take another port.
+func TestPortTaken(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	code, _, stderr := command(t, "api", "--jwt-issuer=us", "--jwt-secret="+secret, "--database-url="+devenv.NewDB(t).URL, "--listen="+taken.Addr().String())
+	if code != 1 || !whole(`openslot: .*in use.*--listen.*OPENSLOT_LISTEN.*\n`, stderr) {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 }
 

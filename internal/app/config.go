@@ -28,6 +28,15 @@ type Database struct {
 	Connections int32  `name:"database-connections" env:"OPENSLOT_DATABASE_CONNECTIONS" default:"16" help:"Most connections of one process for queries; two more serve the change feed and readiness."`
 }
 
+// Validate takes a URL that is set, but to nothing, for one that is missing. PostgreSQL's own
+// variables would be asked otherwise, and lead who knows where.
+func (d Database) Validate() error {
+	if d.URL == "" {
+		return errors.New("set --database-url or DATABASE_URL: the address of PostgreSQL")
+	}
+	return nil
+}
+
 // HTTP says how the API is served.
 type HTTP struct {
 	Listen         string        `env:"OPENSLOT_LISTEN" default:":8080" placeholder:"ADDRESS" help:"Where the API listens: host:port, or :port for all interfaces."`
@@ -65,6 +74,19 @@ func (h HTTP) Validate() error {
 	return nil
 }
 
+// Validate says in one line what is missing, or set twice.
+func (j JWT) Validate() error {
+	switch {
+	case j.Issuer == "":
+		return errors.New("set --jwt-issuer or OPENSLOT_JWT_ISSUER: whose tokens are accepted")
+	case j.Secret == "" && j.JWKSURL == "":
+		return errors.New("set one of OPENSLOT_JWT_SECRET (--jwt-secret, for development) and OPENSLOT_JWT_JWKS_URL (--jwt-jwks-url): tokens are checked with it")
+	case j.Secret != "" && j.JWKSURL != "":
+		return errors.New("set only one of OPENSLOT_JWT_SECRET (--jwt-secret) and OPENSLOT_JWT_JWKS_URL (--jwt-jwks-url): both are set")
+	}
+	return nil
+}
+
 // authentication is what the parts that check tokens want to know.
 func (j JWT) authentication(log *slog.Logger) auth.Config {
 	return auth.Config{Issuer: j.Issuer, Audience: j.Audience, Secret: []byte(j.Secret), JWKSURL: j.JWKSURL, Leeway: j.Leeway, Log: log}
@@ -77,6 +99,14 @@ type Token struct {
 	Organization int64         `placeholder:"ID" help:"For staff: the organization they work for."`
 	Name         string        `help:"For patients: their name."`
 	TTL          time.Duration `name:"ttl" default:"1h" help:"How long it is good."`
+}
+
+// Validate says in one line what is missing for the role.
+func (t Token) Validate() error {
+	if t.Role == string(booking.Staff) && t.Organization == 0 {
+		return errors.New("--organization is required for staff")
+	}
+	return nil
 }
 
 // Sign makes a token that an API with the same settings accepts. It needs the secret: for

@@ -2,6 +2,7 @@ package app
 
 import (
 	"log/slog"
+	"maps"
 	"os"
 	"reflect"
 	"strings"
@@ -86,6 +87,37 @@ func TestConfig(t *testing.T) {
 			}
 			if diff := cmp.Diff(tt.want, got.API.Config); diff != "" {
 				t.Errorf("config (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestConfigMissing: what is missing, or empty, or set twice is said with the names of the flag and
+// the variable.
+func TestConfigMissing(t *testing.T) {
+	least := map[string]string{"DATABASE_URL": "postgres://db/a", "OPENSLOT_JWT_ISSUER": "us", "OPENSLOT_JWT_SECRET": secret}
+	tests := []struct {
+		name   string
+		args   []string
+		change map[string]string // of the environment
+		want   string            // "" = nothing is missing
+	}{
+		{"Nothing", []string{"api"}, nil, ""},
+		{"EmptyDatabase", []string{"api"}, map[string]string{"DATABASE_URL": ""}, "--database-url or DATABASE_URL"},
+		{"EmptyDatabaseToMigrate", []string{"migrate", "up"}, map[string]string{"DATABASE_URL": ""}, "--database-url or DATABASE_URL"},
+		{"EmptyIssuer", []string{"api"}, map[string]string{"OPENSLOT_JWT_ISSUER": ""}, "--jwt-issuer or OPENSLOT_JWT_ISSUER"},
+		{"NoKeys", []string{"api"}, map[string]string{"OPENSLOT_JWT_SECRET": ""}, "set one of OPENSLOT_JWT_SECRET"},
+		{"TwoKeys", []string{"api"}, map[string]string{"OPENSLOT_JWT_JWKS_URL": "https://id.example/keys"}, "both are set"},
+		{"StaffOfOrganization", []string{"token", "--role=staff", "--subject=a", "--organization=1"}, nil, ""},
+		{"StaffOfNowhere", []string{"token", "--role=staff", "--subject=a"}, nil, "--organization is required for staff"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			env := maps.Clone(least)
+			maps.Copy(env, tt.change)
+			_, err := parse(t, tt.args, env)
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want one with %q", err, tt.want)
 			}
 		})
 	}

@@ -112,8 +112,10 @@ func (c Config) check() error {
 		return errors.New("the token issuer must not begin with organization: or partner:, which name whoever registered a patient")
 	case c.Audience == "":
 		return errors.New("the token audience is missing")
-	case (len(c.Secret) == 0) == (c.JWKSURL == ""):
-		return errors.New("set either a secret or the URL of a key set, not both")
+	case len(c.Secret) == 0 && c.JWKSURL == "":
+		return errors.New("a secret or the URL of a key set is needed, and neither is set")
+	case len(c.Secret) > 0 && c.JWKSURL != "":
+		return errors.New("both a secret and the URL of a key set are set: take one away")
 	case c.JWKSURL == "" && len(c.Secret) < minSecret:
 		return fmt.Errorf("the secret needs %d bytes at least, it has %d", minSecret, len(c.Secret))
 	case c.Leeway < 0 || c.Leeway > maxLeeway:
