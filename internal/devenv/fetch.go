@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"time"
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
@@ -100,6 +102,8 @@ func fetch(version embeddedpostgres.PostgresVersion, repository, home string) er
 	}
 	server := embeddedpostgres.NewDatabase(cfg)
 	startErr := server.Start()
+	removeOpenLogs()
+	runtime.KeepAlive(server) // and its log, open
 	if startErr == nil {
 		return errors.Join(errors.New("the fetched PostgreSQL accepted a locale that does not exist"), server.Stop())
 	}
@@ -114,6 +118,23 @@ func fetch(version embeddedpostgres.PostgresVersion, repository, home string) er
 		return nil // another process was quicker
 	}
 	return err
+}
+
+// removeOpenLogs removes the logs that the library makes in the folder for temporary files, under
+// names that it tells nobody, and leaves there. It keeps them open: that tells ours from those of
+// other programs.
+func removeOpenLogs() {
+	logs, _ := filepath.Glob(filepath.Join(os.TempDir(), "embedded_postgres_log*"))
+	open, _ := filepath.Glob("/dev/fd/*")
+	for _, log := range logs {
+		file, err := os.Stat(log)
+		if err == nil && slices.ContainsFunc(open, func(fd string) bool {
+			held, err := os.Stat(fd)
+			return err == nil && os.SameFile(file, held)
+		}) {
+			_ = os.Remove(log) // what stays is a few lines
+		}
+	}
 }
 
 // readableByAll lets the server's user run what root unpacked.

@@ -63,6 +63,15 @@ func TestFetch(t *testing.T) {
 			useCache(t)
 			t.Setenv("PATH", "/nonexistent")
 			t.Setenv(repositoryVariable, repository.URL)
+			temporary := filepath.Dir(serverFolder(t))
+			t.Setenv("TMPDIR", temporary)
+			foreign := filepath.Join(temporary, "embedded_postgres_log1") // of another program
+			must(t, os.WriteFile(foreign, nil, 0o600))
+			defer func() {
+				if logs, err := filepath.Glob(filepath.Join(temporary, "embedded_postgres_log*")); err != nil || len(logs) != 1 || logs[0] != foreign {
+					t.Errorf("left in the folder for temporary files: %q, %v; want %q alone", logs, err, foreign)
+				}
+			}()
 			opts := PostgresOptions{Own: true, Log: t.Logf, folders: []string{}}
 
 			p, err := Start(t.Context(), opts)
