@@ -15,6 +15,7 @@ help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: go ## Start everything on this machine, with demo data (ARGS='--help' lists the options)
+	@[ -x bin/dev ] || echo 'building (the first time takes some minutes)' >&2
 	@go build -o bin/dev ./cmd/dev
 	@exec ./bin/dev --follow-parent $(ARGS)
 

@@ -542,9 +542,9 @@ enum RefusalCode {
 input BookAppointmentInput {
   "The slot."
   slotId: ID!
-  "For whom. For staff and partners; patients book for themselves and leave it out."
+  "For whom. For staff, partners and the system; patients book for themselves and leave it out."
   patientId: ID
-  "Chosen by the client, new for every request it means, the same for a retry: 1 to 64 printable ASCII characters."
+  "Chosen by the client, new for every request it means, the same for a retry: 1 to 64 printable ASCII characters, no spaces."
   idempotencyKey: String!
 }
 
@@ -686,7 +686,10 @@ type CreateSchedulePayload {
 input GenerateSlotsInput {
   "The doctor."
   doctorId: ID!
-  "How many days, today included: 1 to 15. The 15th is the day that opens at the next 07:00."
+  """
+  How many days, today included: 1 to 15. A day's slots can be booked from 07:00 fourteen days before
+  it, so the 15th is the day that opens at 07:00 today; after 07:00 it is open already.
+  """
   days: Int! = 14
 }
 

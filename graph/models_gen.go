@@ -118,7 +118,8 @@ type DoctorEdge struct {
 type GenerateSlotsInput struct {
 	// The doctor.
 	DoctorID ID `json:"doctorId"`
-	// How many days, today included: 1 to 15. The 15th is the day that opens at the next 07:00.
+	// How many days, today included: 1 to 15. A day's slots can be booked from 07:00 fourteen days before
+	// it, so the 15th is the day that opens at 07:00 today; after 07:00 it is open already.
 	Days int `json:"days"`
 }
 

@@ -49,7 +49,8 @@ func (d *demo) fill(ctx context.Context) (start, error) {
 	if err != nil {
 		return start{}, fmt.Errorf("demo doctors: %w", err)
 	}
-	if _, err := app.GenerateAll(ctx, d.config.Database, 14, d.stderr); err != nil {
+	// The 15th day is today plus 14: the newest that is open, once it is 07:00.
+	if _, err := app.GenerateAll(ctx, d.config.Database, 15, d.stderr); err != nil {
 		return start{}, fmt.Errorf("demo slots: %w", err)
 	}
 	return d.begin(ctx, organization, doctors[0])

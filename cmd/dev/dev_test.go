@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"openslot/internal/app"
 	"openslot/internal/devenv"
 )
@@ -79,7 +81,7 @@ func begin(t *testing.T, dir string, as *syscall.Credential, line ...string) *pr
 	p.env = map[string]string{}
 	for pair := range strings.Lines(string(text)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
-		p.env[key] = value
+		p.env[key] = strings.Trim(value, "'")
 	}
 	return p
 }
@@ -193,6 +195,22 @@ func (p *process) doctors() int {
 	return len(all.Doctors.Nodes)
 }
 
+// newestDay fails the test unless the database that .dev/env names has slots up to today plus 14:
+// from 07:00 on, that day is open.
+func (p *process) newestDay() {
+	p.t.Helper()
+	conn, err := pgx.Connect(p.t.Context(), p.env["OPENSLOT_DATABASE"])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	var is, want string
+	err = conn.QueryRow(p.t.Context(), `SELECT max(start_at AT TIME ZONE $1)::date::text, ((now() AT TIME ZONE $1)::date + 14)::text FROM time_slot`, zone).Scan(&is, &want)
+	if err != nil || is != want {
+		p.t.Errorf("slots up to %s, %v; want %s", is, err, want)
+	}
+}
+
 // TestRun goes through days of a developer: start, the README's quick start, Ctrl-C, start again,
 // a crash, start again, reset.
 func TestRun(t *testing.T) {
@@ -205,6 +223,7 @@ func TestRun(t *testing.T) {
 	if booked == 0 || p.doctors() != 3 {
 		t.Errorf("%d appointments and %d doctors after the quick start", booked, p.doctors())
 	}
+	p.newestDay()
 	for _, name := range []string{"env", "secret", "api.log"} {
 		if info, err := os.Stat(filepath.Join(dir, ".dev", name)); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v; want it private", name, info.Mode(), err)
@@ -256,8 +275,8 @@ func TestPort(t *testing.T) {
 	defer taken.Close()
 	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
 	p := dev(t, folder(t), "--port="+port)
-	if strings.HasSuffix(p.env["OPENSLOT"], ":"+port) || p.doctors() != 3 {
-		t.Errorf("it serves at %s", p.env["OPENSLOT"])
+	if strings.HasSuffix(p.env["OPENSLOT"], ":"+port) || p.doctors() != 3 || !strings.Contains(p.stderr.String(), "port "+port+" is taken") {
+		t.Errorf("it serves at %s: %s", p.env["OPENSLOT"], p.stderr)
 	}
 }
 
@@ -307,10 +326,15 @@ func TestGiven(t *testing.T) {
 	var stderr output
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "--reset")
 	cmd.Dir = folder(t)
-	cmd.Env = append(os.Environ(), "OPENSLOT_TEST_MAIN=1", "DATABASE_URL="+devenv.NewDB(t).URL)
+	db := devenv.NewDB(t)
+	cmd.Env = append(os.Environ(), "OPENSLOT_TEST_MAIN=1", "DATABASE_URL="+db.URL)
 	cmd.Stderr = &stderr
 	if err := cmd.Run(); err == nil || !strings.Contains(stderr.String(), "DATABASE_URL names is yours to delete") {
 		t.Errorf("it ended with %v: %s", err, &stderr)
+	}
+	given := db.Pool.Config().ConnConfig
+	if !strings.Contains(stderr.String(), "using the database "+given.Database) || strings.Contains(stderr.String(), given.Password) {
+		t.Errorf("it does not say which database it uses, or says its password: %s", &stderr)
 	}
 }
 

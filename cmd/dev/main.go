@@ -14,9 +14,11 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -105,6 +107,9 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	instance, err := listen(ctx, config, o.Port, slog.New(slog.NewJSONHandler(log, nil)))
 	if err != nil {
 		return interrupted(ctx, err)
+	}
+	if _, port, _ := net.SplitHostPort(instance.Addr().String()); o.Port != 0 && port != strconv.Itoa(o.Port) {
+		tell("port %d is taken: the API is on %s", o.Port, port)
 	}
 
 	ctx, cancel := context.WithCancel(ctx)

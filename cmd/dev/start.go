@@ -14,7 +14,7 @@ import (
 
 // start is what a person needs to begin: where it runs, who they may be, and something to book.
 type start struct {
-	api                string
+	api, database      string
 	doctor, date, slot string
 	tokens             []namedToken
 }
@@ -23,7 +23,7 @@ type namedToken struct{ name, value, about string }
 
 // begin looks for something to book and signs a token for every role.
 func (d *demo) begin(ctx context.Context, organization int64, who doctor) (start, error) {
-	s := start{api: strings.Replace(d.api, "127.0.0.1", "localhost", 1), doctor: who.ID}
+	s := start{api: strings.Replace(d.api, "127.0.0.1", "localhost", 1), database: d.config.Database.URL, doctor: who.ID}
 	location, err := time.LoadLocation(zone)
 	if err != nil {
 		return start{}, err
@@ -64,6 +64,8 @@ func (d *demo) begin(ctx context.Context, organization int64, who doctor) (start
 // write puts everything into a file for the shell, readable by its owner only.
 func (s start) write(path string) error {
 	var b strings.Builder
+	// Not as DATABASE_URL: the next start from the same shell would take it for a server given to it.
+	fmt.Fprintf(&b, "OPENSLOT_DATABASE='%s'\n", strings.ReplaceAll(s.database, "'", `'\''`))
 	fmt.Fprintf(&b, "OPENSLOT=%s\nDOCTOR=%s\nDATE=%s\nSLOT=%s\n", s.api, s.doctor, s.date, s.slot)
 	for _, t := range s.tokens {
 		fmt.Fprintf(&b, "%s=%s\n", t.name, t.value)
@@ -88,9 +90,10 @@ openslot is running. Ctrl-C stops it; the data stay for the next time.
   GraphiQL   %[1]s/
   API        %[1]s/graphql
   Log        %[2]s
+  Database   psql "$OPENSLOT_DATABASE", in a shell that has read %[3]s
 
-Tokens, good for %[3]d days, for the header Authorization: Bearer …
-`, s.api, log, int(tokenTTL.Hours()/24))
+Tokens, good for %[4]d days, for the header Authorization: Bearer …
+`, s.api, log, env, int(tokenTTL.Hours()/24))
 	for _, t := range s.tokens {
 		fmt.Fprintf(w, "\n  %s, %s\n  %s\n", t.name, t.about, t.value)
 	}

@@ -260,5 +260,6 @@ func (p *Postgres) checkGiven(ctx context.Context) error {
 	case !gist:
 		return errors.New("the extension btree_gist is missing: install the contrib modules")
 	}
+	p.opts.Log("using the database %s on %s, port %d, as DATABASE_URL says", conn.Config().Database, conn.Config().Host, conn.Config().Port)
 	return nil
 }
