@@ -52,11 +52,13 @@ func (a *Authenticator) fromRequest(r *http.Request) (Identity, error) {
 }
 
 // FromHeader is Authenticate for the value of an Authorization header, "Bearer " and the token. Any
-// other value, the empty one included, is UNAUTHENTICATED.
+// other value, the empty one included, is UNAUTHENTICATED, and hears of the form: that says nothing
+// of any token.
 func (a *Authenticator) FromHeader(ctx context.Context, value string) (Identity, error) {
 	token, ok := bearer(value)
 	if !ok {
-		return Identity{}, refused(errors.New("the Authorization header has no bearer token"))
+		return Identity{}, &booking.Error{Code: booking.Unauthenticated, Cause: errors.New("the Authorization header has no bearer token"),
+			Message: "There is no token where one should be. Send it as: Authorization: Bearer <token>"}
 	}
 	return a.Authenticate(ctx, token)
 }

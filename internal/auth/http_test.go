@@ -88,6 +88,21 @@ func TestMiddlewareUnavailable(t *testing.T) {
 	}
 }
 
+// TestHeaderForm: who forgot the word Bearer hears so, whatever the token; every token that is in its
+// place and not good is refused in the same words.
+func TestHeaderForm(t *testing.T) {
+	t.Parallel()
+	a, signed := newLocal(t, nil), good().sign(t)
+	for value, hint := range map[string]bool{"": true, signed: true, "x": true, "Bearer": true, "Basic " + signed: true,
+		"Bearer x": false, "Bearer " + signed + "x": false} {
+		_, err := a.FromHeader(t.Context(), value)
+		refusal := wantCode(t, err, booking.Unauthenticated)
+		if strings.Contains(refusal.Message, "Authorization: Bearer <token>") != hint || strings.Contains(refusal.Message, signed) {
+			t.Errorf("FromHeader(%q) says %q; a hint at the form: %v", value, refusal.Message, hint)
+		}
+	}
+}
+
 func FuzzHeader(f *testing.F) {
 	a := newLocal(f, nil)
 	signed := good().sign(f)

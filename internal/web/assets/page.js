@@ -31,7 +31,7 @@ query Slots($doctor: ID!, $day: Date!) {
   }
 }
 `,
-      variables: variables({ doctor: "1", day: today() }),
+      variables: variables({ doctor: "1", day: tomorrow() }),
     },
     {
       query: `# A patient books. The same key again gives the same appointment.
@@ -57,7 +57,7 @@ subscription Watch($doctors: [ID!]!, $day: Date!) {
   }
 }
 `,
-      variables: variables({ doctors: ["1"], day: today() }),
+      variables: variables({ doctors: ["1"], day: tomorrow() }),
     },
   ];
 
@@ -65,8 +65,12 @@ subscription Watch($doctors: [ID!]!, $day: Date!) {
     return JSON.stringify(values, null, 2);
   }
 
-  function today() {
-    return new Date().toISOString().slice(0, 10);
+  // Of today there may be nothing left. The day is the browser's: close enough to the practice's.
+  function tomorrow() {
+    const day = new Date();
+    day.setDate(day.getDate() + 1);
+    const digits = (number) => String(number).padStart(2, "0");
+    return `${day.getFullYear()}-${digits(day.getMonth() + 1)}-${digits(day.getDate())}`;
   }
 
   ReactDOM.createRoot(root).render(
