@@ -58,7 +58,7 @@ func (a *Authenticator) FromHeader(ctx context.Context, value string) (Identity,
 	token, ok := bearer(value)
 	if !ok {
 		return Identity{}, &booking.Error{Code: booking.Unauthenticated, Cause: errors.New("the Authorization header has no bearer token"),
-			Message: "There is no token where one should be. Send it as: Authorization: Bearer <token>"}
+			Message: "There is no token where one should be. Send it as: Authorization: Bearer TOKEN"}
 	}
 	return a.Authenticate(ctx, token)
 }

@@ -97,7 +97,7 @@ func TestHeaderForm(t *testing.T) {
 		"Bearer x": false, "Bearer " + signed + "x": false} {
 		_, err := a.FromHeader(t.Context(), value)
 		refusal := wantCode(t, err, booking.Unauthenticated)
-		if strings.Contains(refusal.Message, "Authorization: Bearer <token>") != hint || strings.Contains(refusal.Message, signed) {
+		if strings.Contains(refusal.Message, "Authorization: Bearer TOKEN") != hint || strings.Contains(refusal.Message, signed) {
 			t.Errorf("FromHeader(%q) says %q; a hint at the form: %v", value, refusal.Message, hint)
 		}
 	}
