@@ -42,8 +42,9 @@ type ground struct {
 	folder     string // for sockets, programs, logs
 	openslot   string // the program
 	size       size
-	patients   *wallet // who have rows
-	newcomers  *wallet // who have none
+	patients   *wallet   // who have rows
+	newcomers  *wallet   // who have none
+	noise      []float64 // share of the machine that others used, for each round
 	*progress
 }
 

@@ -63,6 +63,34 @@ func cpuOfTree(pid int) time.Duration {
 	return sum
 }
 
+// usage is the CPU time so far of all processes of the machine, and of us and those we started.
+func usage() (all, us time.Duration) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0
+	}
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	for i, field := range bytes.Fields(line) { // cpu user nice system idle iowait irq softirq steal
+		if n, _, ok := number(field); ok && i != 4 && i != 5 && i < 9 {
+			all += time.Duration(n) * clockTick
+		}
+	}
+	tree := parents()
+	ours := func(pid int) bool {
+		for pid > 1 && pid != os.Getpid() {
+			pid = tree[pid]
+		}
+		return pid > 1
+	}
+	for pid := range tree {
+		if ours(pid) {
+			_, own, gone, _ := cpuTimes(pid) // a process that has just gone counts with its parent
+			us += own + gone
+		}
+	}
+	return all, us
+}
+
 // cpuOfGrandchildren is the CPU time so far of the processes with a name that a shell of ours has
 // started, which is how devenv does it.
 func cpuOfGrandchildren(name string) (sum time.Duration) {

@@ -12,6 +12,8 @@ func cpuOf(int) time.Duration                 { return 0 }
 func cpuOfTree(int) time.Duration             { return 0 }
 func cpuOfGrandchildren(string) time.Duration { return 0 }
 
+func usage() (all, us time.Duration) { return 0, 0 }
+
 func nap(d time.Duration) { time.Sleep(d) }
 
 func dieWithUs(*exec.Cmd) {}

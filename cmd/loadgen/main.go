@@ -135,6 +135,9 @@ func (c *command) measure(ctx context.Context, p plan, stdout, stderr io.Writer)
 	if !c.JSON {
 		fmt.Fprintf(stdout, "%d cores with everything on them, PostgreSQL %d.%d; medians of %d rounds of %v.\n\n",
 			runtime.NumCPU(), g.version/10000, g.version%10000, c.Rounds, p.times.window)
+		if noise := middle(g.noise); noise > 0.05 {
+			fmt.Fprintf(stdout, "Other processes used %.0f %% of the machine meanwhile, so none of this means much.\n\n", 100*noise)
+		}
 		writeTable(stdout, rows)
 	}
 	faults := int64(0)
@@ -176,17 +179,32 @@ func (g *ground) contests(ctx context.Context, p plan, rounds int) (rows []*row,
 		}
 		for n := range rounds {
 			g.round(n+1, rounds)
+			others := busyWith()
 			if err := c.made.round(ctx); err != nil {
 				return nil, errors.Join(fmt.Errorf("%s: %w", c.name, err), ctx.Err())
 			}
+			share := others()
+			g.noise = append(g.noise, share)
 			for _, r := range c.made.rows {
 				last := len(r.ours) - 1
-				g.log("%s (%d), round %d: %s against %s: %.2f", r.Scenario, r.Callers, n+1, r.ours[last], r.floor[last], r.ratio(r.ours[last], r.floor[last]))
+				g.log("%s (%d), round %d: %s against %s: %.2f; others used %.0f %% of the machine", r.Scenario, r.Callers, n+1,
+					r.ours[last], r.floor[last], r.ratio(r.ours[last], r.floor[last]), 100*share)
 			}
 		}
 		rows = append(rows, c.made.rows...)
 	}
 	return rows, nil
+}
+
+// busyWith returns a function that tells which share of the machine processes of others have used
+// since then.
+func busyWith() func() float64 {
+	begin := time.Now()
+	all, us := usage()
+	return func() float64 {
+		allNow, usNow := usage()
+		return max(0, ((allNow-all)-(usNow-us)).Seconds()/time.Since(begin).Seconds()/float64(runtime.NumCPU()))
+	}
 }
 
 func draw(path string, rows []*row) error {
