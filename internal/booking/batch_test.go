@@ -202,8 +202,8 @@ func TestBatchJoin(t *testing.T) {
 				replayed <- b.Replayed
 			}()
 		}
-		go func() { _, _ = s.book(t.Context(), newCall(3, "same")) }() // another request: the database decides
-		synctest.Wait()
+		synctest.Wait()       // they have joined before
+		s.queue(t, 3, "same") // comes another request: the database decides
 		release()
 		synctest.Wait()
 		if n := len(s.batches[1].calls); n != 2 {
