@@ -85,16 +85,20 @@ func (g *ground) wins(acks []ack) []win {
 	return wins
 }
 
+// database is a fresh one, prepared for the load.
+func (g *ground) database(ctx context.Context, b bookings) (*database, error) {
+	db, err := g.fresh(ctx, b.doctors)
+	if err == nil && b.prepare != "" {
+		err = db.exec(ctx, b.prepare)
+	}
+	return db, err
+}
+
 // ours measures the program under the load, on a database of its own.
 func (g *ground) ours(ctx context.Context, b bookings, t times) (figures, int64, error) {
-	db, err := g.fresh(ctx, b.doctors)
+	db, err := g.database(ctx, b)
 	if err != nil {
 		return figures{}, 0, err
-	}
-	if b.prepare != "" {
-		if err := db.exec(ctx, b.prepare); err != nil {
-			return figures{}, 0, err
-		}
 	}
 	var r result
 	err = db.withServer(ctx, func(p *process) error {
@@ -131,28 +135,6 @@ func (g *ground) cpuWith(p *process) func() time.Duration {
 	return func() time.Duration { return g.cpu() + p.cpu() }
 }
 
-// floor measures pgbench on a database of its own.
-func (g *ground) floor(ctx context.Context, p *pgbench, b bookings, t times) (figures, error) {
-	db, err := g.fresh(ctx, b.doctors)
-	if err != nil {
-		return figures{}, err
-	}
-	if b.prepare != "" {
-		if err := db.exec(ctx, b.prepare); err != nil {
-			return figures{}, err
-		}
-	}
-	f, err := p.run(ctx, db, t.warm, t.window)
-	if err != nil {
-		return figures{}, err
-	}
-	broken, err := db.violations(ctx, nil, false)
-	if err == nil && broken > 0 {
-		err = fmt.Errorf("pgbench left a database that breaks the rules, %d times", broken)
-	}
-	return f, err
-}
-
 // against is a contest of bookings against pgbench.
 func (g *ground) against(name string, b bookings, p *pgbench, t times) *contest {
 	r := &row{Scenario: name, Callers: b.callers, measure: "bookings/s", ratio: perSecond}
@@ -163,7 +145,7 @@ func (g *ground) against(name string, b bookings, p *pgbench, t times) *contest 
 			return err
 		}
 		g.phase("%s: pgbench", name)
-		floor, err := g.floor(ctx, p, b, t)
+		floor, err := p.run(ctx, func(ctx context.Context) (*database, error) { return g.database(ctx, b) }, t)
 		if err != nil {
 			return err
 		}

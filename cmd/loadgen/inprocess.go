@@ -29,7 +29,7 @@ func (g *ground) inProcess(p *pgbench, callers int, t times) *contest {
 			return err
 		}
 		g.phase("book, in the process: pgbench")
-		floor, err := g.floor(ctx, p, g.spread(g.size.doctors, callers), t)
+		floor, err := p.run(ctx, func(ctx context.Context) (*database, error) { return g.fresh(ctx, g.size.doctors) }, t)
 		if err != nil {
 			return err
 		}

@@ -268,14 +268,15 @@ func TestReadLog(t *testing.T) {
 	begin := time.Unix(1_700_000_000, 500_000_000)
 	var h histogram
 	log := "0 1 1000 0 1700000000 499999\n0 2 2000 0 1700000000 500000\n1 1 4000 0 1700000001 0 300\n0 3 9000 0 1700000001 500000\n"
-	if err := readLog([]byte(log), begin, begin.Add(time.Second), &h); err != nil {
+	total, err := readLog([]byte(log), begin, begin.Add(time.Second), &h)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if h.count != 2 || h.quantile(1) < 4 || h.quantile(1) > 4.2 {
+	if total != 4 || h.count != 2 || h.quantile(1) < 4 || h.quantile(1) > 4.2 {
 		t.Errorf("%d transactions, the longest %v ms", h.count, h.quantile(1))
 	}
 	for _, bad := range []string{"0 1 1000\n", "0 1 x 0 1700000000 500000\n"} {
-		if err := readLog([]byte(bad), begin, begin.Add(time.Second), &h); err == nil {
+		if _, err := readLog([]byte(bad), begin, begin.Add(time.Second), &h); err == nil {
 			t.Errorf("%q was read", bad)
 		}
 	}

@@ -160,14 +160,14 @@ func (g *ground) contests(ctx context.Context, p plan, rounds int) (rows []*row,
 	if err := g.patients.fill(p.size.patients); err != nil {
 		return nil, err
 	}
-	spread := &pgbench{choose: spreadScript, clients: []int{8, 16, 32}}
+	spread := &pgbench{choose: spreadScript, shapes: bothShapes, clients: g.tries(8, 16, 32)}
 	all := []struct {
 		name string
 		made *contest
 	}{
 		{"book", g.against("book", g.spread(p.size.doctors, p.callers), spread, p.times)},
 		{"book", g.against("book", g.spread(p.size.doctors, p.few), spread, p.times)},
-		{"hot", g.against("hot, one slot", g.hot(p.callers), &pgbench{choose: hotScript, clients: []int{1, 2, 8, 16}}, p.times)},
+		{"hot", g.against("hot, one slot", g.hot(p.callers), &pgbench{choose: hotScript, shapes: bothShapes, clients: g.tries(1, 2, 8, 16)}, p.times)},
 		{"process", g.inProcess(spread, p.callers, p.times)},
 		{"burst", g.burst(p.offered, p.callers, p.times)},
 		{"list", g.listContest(p.few, p.times)},
@@ -194,6 +194,14 @@ func (g *ground) contests(ctx context.Context, p plan, rounds int) (rows []*row,
 		rows = append(rows, c.made.rows...)
 	}
 	return rows, nil
+}
+
+// tries are the numbers of clients to try; of little data, the first.
+func (g *ground) tries(clients ...int) []int {
+	if g.size.small {
+		return clients[:1]
+	}
+	return clients
 }
 
 // busyWith returns a function that tells which share of the machine processes of others have used

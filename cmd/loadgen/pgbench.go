@@ -46,10 +46,12 @@ BEGIN
     RETURN 'BOOKED';
 END $$`
 
-// shapes are the transaction for pgbench, which replaces the words that begin with a colon.
-var shapes = []struct{ name, sql string }{
-	{"function", `SELECT floor_book(:slot, (:patient)::bigint + 1, 'patient p' || (:patient)::text, 'k' || (:k)::text);`},
-	{"CTE", `WITH known AS (
+// shape is the transaction for pgbench, which replaces the words that begin with a colon.
+type shape struct{ name, sql string }
+
+var (
+	function = shape{"function", `SELECT floor_book(:slot, (:patient)::bigint + 1, 'patient p' || (:patient)::text, 'k' || (:k)::text);`}
+	cte      = shape{"CTE", `WITH known AS (
     SELECT FROM appointment WHERE booked_by = 'patient p' || (:patient)::text AND idempotency_key = 'k' || (:k)::text
 ), won AS (
     UPDATE time_slot SET booked_count = booked_count + 1
@@ -66,20 +68,19 @@ var shapes = []struct{ name, sql string }{
 INSERT INTO outbox_event (root_id, type, payload)
 SELECT made.id, 'BOOKED', jsonb_build_object('appointmentId', made.id, 'slotId', made.slot_id, 'doctorId', won.doctor_id,
        'organizationId', made.organization_id, 'patientId', made.patient_id, 'startAt', won.start_at, 'endAt', won.end_at)
-  FROM made, won;`},
-}
+  FROM made, won;`}
+	bothShapes = []shape{function, cte}
+)
 
 // pgbench is one floor.
 type pgbench struct {
 	choose  string  // script that sets :slot; :k numbers the calls and :patient goes round with it
+	shapes  []shape // to try
 	clients []int   // to try
 	rate    float64 // offered per second; 0 = as fast as it goes
+	refused bool    // most calls are, so that not every call leaves an appointment
 
-	best struct { // once tried
-		shape   string
-		clients int
-		rate    float64
-	}
+	best measurement // of those tried; nothing yet if its sql is empty
 }
 
 // numbers counts the calls of all clients without their knowing of each other.
@@ -88,66 +89,74 @@ const numbers = `\set k :n * :clients + :client_id
 \set patient :k % :patients
 `
 
-// run measures on the database, whose trigger is off from then on. It tries first what suits
-// pgbench best, once.
-func (p *pgbench) run(ctx context.Context, db *database, warm, window time.Duration) (figures, error) {
-	s := db.session(ctx, db.name)
-	defer s.close()
-	s.exec(`ALTER TABLE time_slot DISABLE TRIGGER slot_updated`)
-	if s.err != nil {
-		return figures{}, s.err
-	}
-	if p.best.shape == "" {
-		if err := p.try(ctx, db, warm, window/2); err != nil {
-			return figures{}, err
-		}
-		if err := db.settle(ctx); err != nil {
-			return figures{}, err
+// run measures on a database that fresh makes. Before the first time it tries, each on a fresh
+// database too, what suits pgbench best.
+func (p *pgbench) run(ctx context.Context, fresh func(context.Context) (*database, error), t times) (figures, error) {
+	var tries []measurement
+	for _, clients := range p.clients {
+		for _, s := range p.shapes {
+			tries = append(tries, measurement{s, clients, t.warm, t.window / 2})
 		}
 	}
-	for _, shape := range shapes {
-		if shape.name == p.best.shape {
-			return p.measure(ctx, db, measurement{shape.sql, p.best.clients, warm, window})
+	if len(tries) == 1 {
+		p.best = tries[0]
+	}
+	if p.best.sql == "" {
+		best := 0.0
+		for _, m := range tries {
+			f, err := p.measure(ctx, fresh, m)
+			if err != nil {
+				return figures{}, err
+			}
+			if f.PerSecond > best {
+				best, p.best = f.PerSecond, m
+			}
 		}
 	}
-	panic("no shape " + p.best.shape)
+	p.best.window = t.window
+	return p.measure(ctx, fresh, p.best)
 }
 
 // name says what was found best.
-func (p *pgbench) name() string {
-	return fmt.Sprintf("pgbench, %s, %d clients", p.best.shape, p.best.clients)
-}
-
-func (p *pgbench) try(ctx context.Context, db *database, warm, window time.Duration) error {
-	tries := p.clients
-	if db.size.small {
-		tries = tries[:1]
-	}
-	for i, clients := range tries {
-		for _, shape := range shapes {
-			f, err := p.measure(ctx, db, measurement{shape.sql, clients, warm, window})
-			if err != nil {
-				return err
-			}
-			db.log("pgbench, %s, %d clients: %.0f/s", shape.name, clients, f.PerSecond)
-			if f.PerSecond > p.best.rate || i == 0 && p.best.shape == "" {
-				p.best.shape, p.best.clients, p.best.rate = shape.name, clients, f.PerSecond
-			}
-		}
-	}
-	return nil
-}
+func (p *pgbench) name() string { return p.best.String() }
 
 type measurement struct {
-	sql          string
+	shape
 	clients      int
 	warm, window time.Duration
 }
 
-func (p *pgbench) measure(ctx context.Context, db *database, m measurement) (figures, error) {
+// String names it.
+func (m measurement) String() string {
+	return fmt.Sprintf("pgbench, %s, %d clients", m.name, m.clients)
+}
+
+func (p *pgbench) measure(ctx context.Context, fresh func(context.Context) (*database, error), m measurement) (figures, error) {
+	db, err := fresh(ctx)
+	if err != nil {
+		return figures{}, err
+	}
+	if err := db.exec(ctx, `ALTER TABLE time_slot DISABLE TRIGGER slot_updated`); err != nil {
+		return figures{}, err
+	}
+	r, err := p.bench(ctx, db, m)
+	if err != nil {
+		return figures{}, err
+	}
+	broken, err := db.violations(ctx, nil, false)
+	if err == nil && broken > 0 {
+		err = fmt.Errorf("pgbench left a database that breaks the rules, %d times", broken)
+	}
+	f := r.figures(plain)
+	db.log("%s: %s", m, f)
+	return f, err
+}
+
+// bench runs the program on a database and counts what fell into the window.
+func (p *pgbench) bench(ctx context.Context, db *database, m measurement) (r result, err error) {
 	script, logs := filepath.Join(db.folder, "floor.sql"), filepath.Join(db.folder, "pgbench")
 	if err := os.WriteFile(script, []byte(numbers+p.choose+m.sql+"\n"), 0o600); err != nil {
-		return figures{}, err
+		return r, err
 	}
 	defer func() {
 		for _, old := range files(logs) {
@@ -173,23 +182,36 @@ func (p *pgbench) measure(ctx context.Context, db *database, m measurement) (fig
 	sleepUntil(ctx, begin)
 	before := db.cpu()
 	sleepUntil(ctx, end)
-	r := result{seconds: m.window.Seconds(), cpu: db.cpu() - before}
+	r = result{seconds: m.window.Seconds(), cpu: db.cpu() - before}
 	if err := <-ended; err != nil {
-		return figures{}, err
+		return r, err
 	}
+	total := int64(0)
 	for _, path := range files(logs) {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return figures{}, err
+			return r, err
 		}
-		if err := readLog(text, begin, end, &r.latency[plain]); err != nil {
-			return figures{}, fmt.Errorf("%s: %w", filepath.Base(path), err)
+		n, err := readLog(text, begin, end, &r.latency[plain])
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", filepath.Base(path), err)
 		}
+		total += n
 	}
 	if r.latency[plain].count == 0 {
-		return figures{}, errors.New("pgbench booked nothing in the window")
+		return r, errors.New("pgbench called nothing in the window")
 	}
-	return r.figures(plain), nil
+	if p.refused {
+		return r, nil
+	}
+	// A floor that is quick because it does nothing is none.
+	s := db.session(ctx, db.name)
+	defer s.close()
+	var made int64
+	if s.read(`SELECT count(*) FROM appointment WHERE idempotency_key LIKE 'k%'`, &made); s.err == nil && made != total {
+		s.err = fmt.Errorf("pgbench says %d transactions, and %d bookings were made", total, made)
+	}
+	return r, s.err
 }
 
 func files(prefix string) []string {
@@ -201,26 +223,27 @@ func files(prefix string) []string {
 }
 
 // readLog adds the transactions that ended within a window: lines of client, number, latency in µs,
-// script, and when it ended in seconds and µs. With a rate the latency counts from when it was due.
-func readLog(text []byte, begin, end time.Time, into *histogram) error {
+// script, and when it ended in seconds and µs. total counts all. With a rate the latency counts from when it was due.
+func readLog(text []byte, begin, end time.Time, into *histogram) (total int64, err error) {
 	from, to := begin.UnixMicro(), end.UnixMicro()
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	for lines.Scan() {
 		fields := bytes.Fields(lines.Bytes())
 		if len(fields) < 6 {
-			return fmt.Errorf("line %.100q", lines.Text())
+			return total, fmt.Errorf("line %.100q", lines.Text())
 		}
 		var n [3]int64
 		for i, field := range []int{2, 4, 5} {
 			var ok bool
 			var rest []byte
 			if n[i], rest, ok = number(fields[field]); !ok || len(rest) > 0 {
-				return fmt.Errorf("line %.100q", lines.Text())
+				return total, fmt.Errorf("line %.100q", lines.Text())
 			}
 		}
+		total++
 		if at := n[1]*1_000_000 + n[2]; at >= from && at < to {
 			into.add(time.Duration(n[0]) * time.Microsecond)
 		}
 	}
-	return lines.Err()
+	return total, lines.Err()
 }

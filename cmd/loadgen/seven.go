@@ -24,8 +24,8 @@ func (g *ground) burst(rate offered, callers int, t times) *contest {
 	lists := &row{Scenario: "burst, lists of other doctors", Callers: connections, measure: "p99", ratio: p99, FloorName: "the same without a burst"}
 	others := &row{Scenario: "burst, bookings elsewhere", Callers: connections, measure: "p99", ratio: p99, FloorName: "the same without a burst"}
 	flatOut := &row{Scenario: "burst, as fast as it goes", Callers: callers, measure: "answered/s", ratio: perSecond}
-	paced := &pgbench{choose: burstScript, clients: []int{16}, rate: rate.burst}
-	unpaced := &pgbench{choose: burstScript, clients: []int{8, 16, 32}}
+	paced := &pgbench{choose: burstScript, shapes: []shape{function}, clients: []int{16}, rate: rate.burst, refused: true}
+	unpaced := &pgbench{choose: burstScript, shapes: bothShapes, clients: g.tries(8, 16, 32), refused: true}
 	prepare := fmt.Sprintf(burstSQL, slotID(g.size.doctors-1, 0), burstSlots)
 
 	round := func(ctx context.Context) error {
@@ -52,11 +52,14 @@ func (g *ground) burst(rate offered, callers int, t times) *contest {
 		if err := db.exec(ctx, prepare); err != nil {
 			return err
 		}
-		pacedFloor, err := paced.run(ctx, db, t.warm, t.burst)
+		full := func(context.Context) (*database, error) { return db, nil } // after the first run
+		long := t
+		long.window = t.burst
+		pacedFloor, err := paced.run(ctx, full, long)
 		if err != nil {
 			return err
 		}
-		unpacedFloor, err := unpaced.run(ctx, db, t.warm, t.window)
+		unpacedFloor, err := unpaced.run(ctx, full, t)
 		if err != nil {
 			return err
 		}
