@@ -78,6 +78,10 @@ var selectable = map[string][]string{
 	"DoctorConnection": {"nodes Doctor", "edges DoctorEdge", "pageInfo PageInfo"},
 	"DoctorEdge":       {"cursor", "node Doctor"},
 	"PageInfo":         {"hasNextPage", "startCursor"},
+
+	"BookAppointmentPayload": {"appointment Appointment", "replayed", "errors Refusal", "alternatives Slot"},
+	"Appointment":            {"id", "status", "startAt", "endAt", "createdAt", "cancelledAt", "cancelReason", "slot Slot"},
+	"Refusal":                {"code", "message", "retryAfter"},
 }
 
 func (s *selection) of(kind string) string {

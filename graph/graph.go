@@ -64,6 +64,8 @@ const cachedDocuments = 1000
 // front of it.
 type Handler struct {
 	exec      *executor.Executor
+	resolver  *resolver
+	plans     plans
 	responses *responses
 	origins   []string
 	sockets   *sockets
@@ -73,8 +75,9 @@ type Handler struct {
 // New makes a handler.
 func New(parts Parts) *Handler {
 	parts.patience = cmp.Or(parts.patience, operationPatience)
-	exec := executor.New(NewExecutableSchema(Config{Resolvers: &resolver{parts}}))
-	exec.SetErrorPresenter(presenter{cmp.Or(parts.Log, slog.Default())}.present)
+	r := &resolver{parts, presenter{cmp.Or(parts.Log, slog.Default())}}
+	exec := executor.New(NewExecutableSchema(Config{Resolvers: r}))
+	exec.SetErrorPresenter(r.presenter.present)
 	exec.SetRecoverFunc(recovered)
 	exec.SetParserTokenLimit(maxTokens)
 	exec.SetDisableSuggestion(true)
@@ -87,7 +90,7 @@ func New(parts Parts) *Handler {
 	exec.AroundOperations(func(ctx context.Context, next graphql.OperationHandler) graphql.ResponseHandler {
 		return withinTime(withLoaders(ctx, parts), parts.patience, next)
 	})
-	h := &Handler{exec: exec, origins: parts.AllowedOrigins, sockets: newSockets(exec, parts.Auth, parts.AllowedOrigins)}
+	h := &Handler{exec: exec, resolver: r, plans: newPlans(), origins: parts.AllowedOrigins, sockets: newSockets(exec, parts.Auth, parts.AllowedOrigins)}
 	if parts.KeepResponses {
 		h.responses = newResponses()
 	}

@@ -73,7 +73,9 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, q question, dec
 		refuse(w, q.media, bad)
 		return
 	}
-	h.execute(w, r, q, params)
+	if !h.follow(w, r, q, params) {
+		h.execute(w, r, q, params)
+	}
 }
 
 // execute runs an operation and writes its answer.
@@ -95,6 +97,7 @@ func (h *Handler) execute(w http.ResponseWriter, r *http.Request, q question, pa
 		refuse(w, media, invalid(http.StatusMethodNotAllowed, "Mutations go by POST."))
 		return
 	}
+	h.plans.learn(operation)
 	public := operation.Operation.Operation == ast.Query && isPublic(operation)
 	ctx, trace := availability.WithTrace(ctx)
 	responses, ctx := h.exec.DispatchOperation(ctx, operation)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/99designs/gqlgen/graphql"
-
 	"openslot/internal/auth"
 	"openslot/internal/booking"
 	"openslot/internal/live"
@@ -18,6 +16,7 @@ import (
 // them need.
 type resolver struct {
 	Parts
+	presenter presenter
 }
 
 // Arguments that the contract lets be null have a default, which null is not: it counts as the
@@ -70,7 +69,7 @@ const maxAlternatives = 5
 // booked makes the payload of a call of Book. Whatever else it tells beside a refusal is help: the
 // refusal stands without it, and nothing is read that nobody asked for. A crowd that is refused must
 // not cost the database a query each.
-func (r *resolver) booked(ctx context.Context, request booking.BookRequest, booked booking.Booking, err error) (*BookAppointmentPayload, error) {
+func (r *resolver) booked(ctx context.Context, request booking.BookRequest, booked booking.Booking, err error, asked []string) (*BookAppointmentPayload, error) {
 	if err == nil {
 		return &BookAppointmentPayload{Appointment: &booked.Appointment, Replayed: booked.Replayed}, nil
 	}
@@ -81,7 +80,6 @@ func (r *resolver) booked(ctx context.Context, request booking.BookRequest, book
 	payload := &BookAppointmentPayload{Errors: errs}
 	var known *booking.Error
 	errors.As(err, &known)
-	asked := graphql.CollectAllFields(ctx)
 	switch {
 	case known.Code == booking.AlreadyBooked && slices.Contains(asked, "appointment"):
 		if standing, err := r.Booking.Appointment(ctx, auth.ActorFrom(ctx), known.Existing); err == nil {

@@ -2,6 +2,9 @@ package graph
 
 import (
 	"context"
+
+	"github.com/99designs/gqlgen/graphql"
+
 	"openslot/internal/auth"
 	"openslot/internal/availability"
 	"openslot/internal/booking"
@@ -26,8 +29,7 @@ func (r *doctorResolver) Organization(ctx context.Context, obj *schedule.Doctor)
 }
 
 func (r *mutationResolver) BookAppointment(ctx context.Context, input booking.BookRequest) (*BookAppointmentPayload, error) {
-	booked, err := r.Booking.Book(ctx, auth.ActorFrom(ctx), input)
-	return r.booked(ctx, input, booked, err)
+	return r.book(ctx, input, graphql.CollectAllFields(ctx))
 }
 
 func (r *mutationResolver) CancelAppointment(ctx context.Context, input booking.CancelRequest) (*CancelAppointmentPayload, error) {

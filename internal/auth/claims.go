@@ -1,9 +1,7 @@
 package auth
 
 import (
-	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -11,6 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/golang-jwt/jwt/v5"
 
 	"openslot/internal/booking"
@@ -29,38 +29,64 @@ type claims struct {
 
 // UnmarshalJSON reads the payload of a token. Errors name the claim, never its value.
 func (c *claims) UnmarshalJSON(payload []byte) error {
-	fields, err := members(payload)
-	if err != nil {
-		return err
+	// The library refuses a name that comes twice (which one counts would depend on who reads it) and
+	// what is not UTF-8, and takes names exactly as written.
+	var raw struct {
+		Issuer    jsontext.Value `json:"iss"`
+		Subject   jsontext.Value `json:"sub"`
+		Audience  jsontext.Value `json:"aud"`
+		Role      jsontext.Value `json:"role"`
+		ExpiresAt jsontext.Value `json:"exp"`
+		NotBefore jsontext.Value `json:"nbf"`
+		IssuedAt  jsontext.Value `json:"iat"`
+		Org       jsontext.Value `json:"org"`
+		Name      jsontext.Value `json:"name"`
+		Email     jsontext.Value `json:"email"`
+		Locale    jsontext.Value `json:"locale"`
 	}
-	for name, into := range map[string]any{
-		"iss": &c.Issuer, "sub": &c.Subject, "aud": &c.Audience, "role": &c.role,
-	} {
-		if raw, ok := fields[name]; ok && json.Unmarshal(raw, into) != nil {
-			return fmt.Errorf("claim %s has the wrong type", name)
+	if json.Unmarshal(payload, &raw) != nil {
+		return errors.New("not an object in UTF-8 with each name once")
+	}
+	for _, text := range [...]struct {
+		name string
+		raw  jsontext.Value
+		into *string
+	}{{"iss", raw.Issuer, &c.Issuer}, {"sub", raw.Subject, &c.Subject}, {"role", raw.Role, &c.role}} {
+		if text.raw != nil && json.Unmarshal(text.raw, text.into) != nil {
+			return fmt.Errorf("claim %s has the wrong type", text.name)
 		}
 	}
-	for name, into := range map[string]**jwt.NumericDate{
-		"exp": &c.ExpiresAt, "nbf": &c.NotBefore, "iat": &c.IssuedAt,
-	} {
-		if raw, ok := fields[name]; ok {
-			if *into, err = date(raw); err != nil {
-				return fmt.Errorf("claim %s: %w", name, err)
-			}
+	if raw.Audience != nil && json.Unmarshal(raw.Audience, &c.Audience) != nil {
+		return errors.New("claim aud has the wrong type")
+	}
+	var err error
+	for _, moment := range [...]struct {
+		name string
+		raw  jsontext.Value
+		into **jwt.NumericDate
+	}{{"exp", raw.ExpiresAt, &c.ExpiresAt}, {"nbf", raw.NotBefore, &c.NotBefore}, {"iat", raw.IssuedAt, &c.IssuedAt}} {
+		if moment.raw == nil {
+			continue
+		}
+		if *moment.into, err = date(moment.raw); err != nil {
+			return fmt.Errorf("claim %s: %w", moment.name, err)
 		}
 	}
-	if raw, ok := fields["org"]; ok {
-		if c.org, err = organization(raw); err != nil {
+	if raw.Org != nil {
+		if c.org, err = organization(raw.Org); err != nil {
 			return fmt.Errorf("claim org: %w", err)
 		}
 	}
-	// Courtesies: of the wrong type they count as left out.
-	for name, into := range map[string]*string{"name": &c.name, "email": &c.email, "locale": &c.locale} {
-		if raw, ok := fields[name]; ok && json.Unmarshal(raw, into) != nil {
-			*into = ""
-		}
-	}
+	c.name, c.email, c.locale = courtesy(raw.Name), courtesy(raw.Email), courtesy(raw.Locale)
 	return nil
+}
+
+// courtesy is a claim that counts as left out if it is of the wrong type.
+func courtesy(raw jsontext.Value) (text string) {
+	if raw == nil || json.Unmarshal(raw, &text) != nil {
+		return ""
+	}
+	return text
 }
 
 // actor is whom the claims stand for; the patient's row is not known yet.
@@ -110,11 +136,13 @@ func checkHeader(token *jwt.Token) error {
 	if err != nil {
 		return err
 	}
-	fields, err := members(raw)
-	if err != nil {
-		return err
+	var header struct {
+		Crit jsontext.Value `json:"crit"`
 	}
-	if _, ok := fields["crit"]; ok {
+	switch err := json.Unmarshal(raw, &header); {
+	case err != nil:
+		return errors.New("header is not an object in UTF-8 with each name once")
+	case header.Crit != nil:
 		return errors.New("header has critical extensions")
 	}
 	if typ, ok := token.Header["typ"]; ok {
@@ -128,37 +156,8 @@ func checkHeader(token *jwt.Token) error {
 	return nil
 }
 
-// members splits a JSON object. A name that comes twice is refused: which one counts would depend
-// on who reads it.
-func members(object []byte) (map[string]json.RawMessage, error) {
-	if !utf8.Valid(object) {
-		return nil, errors.New("not UTF-8")
-	}
-	dec := json.NewDecoder(bytes.NewReader(object))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, errors.New("not an object")
-	}
-	fields := make(map[string]json.RawMessage)
-	for dec.More() {
-		t, err := dec.Token()
-		if err != nil {
-			return nil, errors.New("not an object")
-		}
-		name, _ := t.(string)
-		if _, twice := fields[name]; twice {
-			return nil, errors.New("a name comes twice")
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return nil, errors.New("not an object")
-		}
-		fields[name] = value
-	}
-	return fields, nil
-}
-
 // date reads whole seconds since 1970, up to the year 9999.
-func date(raw json.RawMessage) (*jwt.NumericDate, error) {
+func date(raw jsontext.Value) (*jwt.NumericDate, error) {
 	seconds, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil || seconds < 0 || seconds > 253_402_300_799 {
 		return nil, errors.New("not a date in whole seconds")
@@ -167,7 +166,7 @@ func date(raw json.RawMessage) (*jwt.NumericDate, error) {
 }
 
 // organization reads an id, as a number or a string.
-func organization(raw json.RawMessage) (booking.OrganizationID, error) {
+func organization(raw jsontext.Value) (booking.OrganizationID, error) {
 	text := string(raw)
 	if strings.HasPrefix(text, `"`) {
 		if err := json.Unmarshal(raw, &text); err != nil {

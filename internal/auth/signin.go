@@ -104,36 +104,26 @@ func (p *Patients) admit(batch map[identity]*newcomer) {
 }
 
 const (
-	// Rows that are there cost no write and no id. Rows that another instance is making are waited
-	// for: in one order, so that two instances with the same newcomers don't wait for each other.
+	signedInSQL = `
+SELECT p.issuer, p.subject, p.id
+  FROM unnest($1::text[], $2::text[]) AS n(issuer, subject)
+  JOIN patient p ON p.issuer = n.issuer AND p.subject = n.subject`
+
+	// Rows that another instance is making are waited for: in one order, so that two instances with
+	// the same newcomers don't wait for each other.
 	signInSQL = `
 INSERT INTO patient (issuer, subject, name, email, locale)
 SELECT n.issuer, n.subject, n.name, n.email, n.locale
   FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
        AS n(issuer, subject, name, email, locale)
- WHERE NOT EXISTS (SELECT FROM patient p WHERE p.issuer = n.issuer AND p.subject = n.subject)
  ORDER BY n.issuer, n.subject
     ON CONFLICT (issuer, subject) DO NOTHING`
-
-	// A statement of its own: the one above doesn't see what it waited for.
-	signedInSQL = `
-SELECT p.issuer, p.subject, p.id
-  FROM unnest($1::text[], $2::text[]) AS n(issuer, subject)
-  JOIN patient p ON p.issuer = n.issuer AND p.subject = n.subject`
 )
 
-// insert makes the missing rows and reads all of them, in one round trip and one transaction.
+// insert reads the rows of all, and makes those that are missing. Most have theirs from another day.
 func (p *Patients) insert(ctx context.Context, newcomers map[identity]*newcomer) (map[identity]booking.PatientID, error) {
-	var issuers, subjects []string
-	var names, emails, locales []*string
-	for who, n := range newcomers {
-		issuers, subjects = append(issuers, who.issuer), append(subjects, who.subject)
-		names, emails, locales = append(names, n.contact.Name), append(emails, n.contact.Email), append(locales, n.contact.Locale)
-	}
 	ids := make(map[identity]booking.PatientID, len(newcomers))
-	var b pgx.Batch
-	b.Queue(signInSQL, issuers, subjects, names, emails, locales)
-	b.Queue(signedInSQL, issuers, subjects).Query(func(rows pgx.Rows) error {
+	read := func(rows pgx.Rows) error {
 		var who identity
 		var id booking.PatientID
 		_, err := pgx.ForEachRow(rows, []any{&who.issuer, &who.subject, &id}, func() error {
@@ -141,7 +131,33 @@ func (p *Patients) insert(ctx context.Context, newcomers map[identity]*newcomer)
 			return nil
 		})
 		return err
-	})
+	}
+	var issuers, subjects []string
+	for who := range newcomers {
+		issuers, subjects = append(issuers, who.issuer), append(subjects, who.subject)
+	}
+	rows, err := p.pool.Query(ctx, signedInSQL, issuers, subjects)
+	if err == nil {
+		err = read(rows)
+	}
+	if err != nil {
+		return nil, failed("sign in", err)
+	}
+	if len(ids) == len(newcomers) {
+		return ids, nil
+	}
+
+	issuers, subjects = issuers[:0], subjects[:0]
+	var names, emails, locales []*string
+	for who, n := range newcomers {
+		if ids[who] == 0 {
+			issuers, subjects = append(issuers, who.issuer), append(subjects, who.subject)
+			names, emails, locales = append(names, n.contact.Name), append(emails, n.contact.Email), append(locales, n.contact.Locale)
+		}
+	}
+	var b pgx.Batch
+	b.Queue(signInSQL, issuers, subjects, names, emails, locales)
+	b.Queue(signedInSQL, issuers, subjects).Query(read) // a statement of its own: the one before doesn't see what it waited for
 	if err := p.pool.SendBatch(ctx, &b).Close(); err != nil {
 		return nil, failed("sign in", err)
 	}

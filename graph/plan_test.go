@@ -1,0 +1,152 @@
+package graph
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/99designs/gqlgen/graphql"
+)
+
+// bookings are calls whose outcome does not depend on how often they are made before.
+func bookings(w *world) map[string]struct {
+	token string
+	input vars
+} {
+	w.t.Helper()
+	won, full, late := w.slot(w.northDoctor, noon(1), 9), w.slot(w.northDoctor, noon(2), 1), w.slot(w.southDoctor, noon(1), 9)
+	w.slot(w.northDoctor, noon(3), 1) // an alternative
+	ada, ben := w.patient("ada"), w.patient("ben")
+	get[payload](w, ada, book, vars{"s": id(won), "k": "won"})
+	get[payload](w, ada, book, vars{"s": id(full), "k": "full"})
+	gone := get[payload](w, ben, book, vars{"s": id(won), "k": "gone"})
+	get[payload](w, ben, cancel, vars{"a": gone.Appointment.ID, "r": "\"no\" <time>\n"})
+	return map[string]struct {
+		token string
+		input vars
+	}{
+		"replay":               {ada, vars{"slotId": id(won), "idempotencyKey": "won"}},
+		"replay of cancelled":  {ben, vars{"slotId": id(won), "idempotencyKey": "gone"}},
+		"full":                 {ben, vars{"slotId": id(full), "idempotencyKey": "late"}},
+		"already booked":       {ada, vars{"slotId": id(won), "idempotencyKey": "twice"}},
+		"overlap":              {ada, vars{"slotId": id(late), "idempotencyKey": "elsewhere"}},
+		"key reused":           {ada, vars{"slotId": id(full), "idempotencyKey": "won"}},
+		"no such slot":         {ada, vars{"slotId": "4711", "idempotencyKey": "nowhere"}},
+		"nobody":               {"", vars{"slotId": id(won), "idempotencyKey": "nobody"}},
+		"staff, no patient":    {w.staff(), vars{"slotId": id(won), "idempotencyKey": "desk"}},
+		"staff, wrong patient": {w.staff(), vars{"slotId": id(won), "patientId": "4711", "idempotencyKey": "desk"}},
+		"key too long":         {ada, vars{"slotId": id(won), "idempotencyKey": strings.Repeat("k", 65)}},
+		"key missing":          {ada, vars{"slotId": id(won)}},
+		"not an id":            {ada, vars{"slotId": "01", "idempotencyKey": "k"}},
+		"a number":             {ada, vars{"slotId": won, "idempotencyKey": "won"}},
+		"patient null":         {ada, vars{"slotId": id(won), "patientId": nil, "idempotencyKey": "won"}},
+		"more than asked for":  {ada, vars{"slotId": id(won), "idempotencyKey": "won", "slotid": "1"}},
+	}
+}
+
+// planned reports whether a document has a plan, and unplanned makes the API forget all.
+func (w *world) planned(query string) bool {
+	return w.handler.plans.find(&graphql.RawParams{Query: query}) != nil
+}
+
+func (w *world) unplanned() { w.handler.plans.known.Purge() }
+
+// A plan's answer has the bytes of the executor, whatever is selected and whatever the outcome is.
+func TestPlanBytes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	calls, plans := bookings(w), 0
+	for seed := range uint64(40) {
+		s := &selection{dice: rand.New(rand.NewPCG(seed, 1))}
+		alias := []string{"", "alias: "}[seed%2]
+		query := fmt.Sprintf("mutation Book($in: BookAppointmentInput!) { %sbookAppointment(input: $in)%s } %s",
+			alias, s.of("BookAppointmentPayload"), strings.Join(s.fragments, " "))
+		for name, call := range calls {
+			ask := func() answer { return w.ask(call.token, query, vars{"in": call.input}) }
+			w.unplanned()
+			want := ask()
+			if len(want.Errors) > 0 && strings.Contains(want.Errors[0].Message, "conflict") {
+				break // two different fields under one name
+			}
+			if w.planned(query) {
+				plans++
+			}
+			got := ask()
+			if got.Body != want.Body || got.Status != want.Status {
+				t.Errorf("%s: %s\n%d %s, the executor\n%d %s", name, query, got.Status, got.Body, want.Status, want.Body)
+			}
+			for header, values := range want.Header {
+				if header != "Date" && !slices.Equal(got.Header[header], values) {
+					t.Errorf("%s has %s %q, the executor %q", name, header, got.Header[header], values)
+				}
+			}
+		}
+	}
+	if plans < 100 {
+		t.Errorf("only %d calls had a plan", plans)
+	}
+}
+
+const planned = `mutation Book($in: BookAppointmentInput!) { bookAppointment(input: $in) { appointment { id } replayed errors { code } } }`
+
+// If plans were not used, the test above would prove nothing: one that was tampered with shows.
+func TestPlanIsUsed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slot, token := w.slot(w.northDoctor, noon(1), 9), w.patient("ada")
+	variables := vars{"in": vars{"slotId": id(slot), "idempotencyKey": "k"}}
+	w.ask(token, planned, variables)
+	known := w.handler.plans.find(&graphql.RawParams{Query: planned})
+	if known == nil {
+		t.Fatal("no plan")
+	}
+	known.write = func(buf *bytes.Buffer, _ *BookAppointmentPayload) { buf.WriteString("1") }
+	if a := w.ask(token, planned, variables); a.Body != `{"data":{"bookAppointment":1}}` {
+		t.Errorf("the plan is not used: %s", a.Body)
+	}
+}
+
+// Which documents have a plan, and which operation of them it is for.
+func TestPlanned(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slot, token := w.slot(w.northDoctor, noon(1), 9), w.patient("ada")
+	variables := vars{"in": vars{"slotId": id(slot), "idempotencyKey": "k"}, "s": id(slot), "yes": true}
+	for query, want := range map[string]bool{
+		planned: true,
+		`mutation ($in: BookAppointmentInput!) { bookAppointment(input: $in) { __typename alternatives { id } } }`:                          true,
+		`mutation ($in: BookAppointmentInput!) { bookAppointment(input: $in) { appointment { patient { id } } } }`:                          false,
+		`mutation ($in: BookAppointmentInput!, $yes: Boolean!) { bookAppointment(input: $in) { replayed @include(if: $yes) } }`:             false,
+		`mutation ($s: ID!) { bookAppointment(input: {slotId: $s, idempotencyKey: "k"}) { replayed } }`:                                     false,
+		`mutation ($in: BookAppointmentInput!) { __typename bookAppointment(input: $in) { replayed } }`:                                     false,
+		`mutation ($in: BookAppointmentInput = {slotId: "1", idempotencyKey: "d"}) { bookAppointment(input: $in) { replayed } }`:            false,
+		`mutation A($in: BookAppointmentInput!) { bookAppointment(input: $in) { replayed } } query B { doctors { nodes { id } } }`:          false,
+		`mutation ($in: BookAppointmentInput!) { bookAppointment(input: $in) { appointment { createdAt } appointment { slot { free } } } }`: false,
+	} {
+		for range 3 {
+			w.ask(token, query, variables)
+		}
+		if got := w.planned(query); got != want {
+			t.Errorf("%s: planned is %v", query, got)
+		}
+	}
+
+	body := func(name string) string {
+		text, err := json.Marshal(map[string]any{"query": planned, "operationName": name, "variables": variables})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for name, want := range map[string]string{"Book": "", "Other": "INVALID"} {
+		got := w.send(http.MethodPost, w.url, body(name), "Content-Type: application/json", "Authorization: Bearer "+token)
+		if got.code() != want {
+			t.Errorf("the operation %s: %s", name, got.Body)
+		}
+	}
+}
