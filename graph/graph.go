@@ -64,7 +64,6 @@ const cachedDocuments = 1000
 // front of it.
 type Handler struct {
 	exec      *executor.Executor
-	resolver  *resolver
 	plans     plans
 	responses *responses
 	origins   []string
@@ -90,7 +89,7 @@ func New(parts Parts) *Handler {
 	exec.AroundOperations(func(ctx context.Context, next graphql.OperationHandler) graphql.ResponseHandler {
 		return withinTime(withLoaders(ctx, parts), parts.patience, next)
 	})
-	h := &Handler{exec: exec, resolver: r, plans: newPlans(), origins: parts.AllowedOrigins, sockets: newSockets(exec, parts.Auth, parts.AllowedOrigins)}
+	h := &Handler{exec: exec, plans: newPlans(r), origins: parts.AllowedOrigins, sockets: newSockets(exec, parts.Auth, parts.AllowedOrigins)}
 	if parts.KeepResponses {
 		h.responses = newResponses()
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/99designs/gqlgen/graphql"
@@ -11,40 +12,50 @@ import (
 	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/gqlerror"
 
-	"openslot/internal/auth"
+	"openslot/internal/availability"
 	"openslot/internal/booking"
 )
 
-// A plan is a document that was executed once, taken to pieces: what to read of the variables, and
-// what to write of the result. At seven o'clock one document makes nearly all the load, and the
-// executor takes several times as long over it as everything else together.
+// A plan is a document that was executed once, taken to pieces: what to read of the variables, what
+// to call, and what to write of the result (object.go). At seven o'clock two documents make nearly
+// all the load, and the executor takes several times as long over them as everything else together.
 //
-// There are plans for documents that do nothing but book, with the input in one variable, no
-// directives, and no field that needs another query. All others, and variables that are in any way
-// unusual, take the executor, whose bytes a plan's equal. Authentication, limits of size and the
-// log stand before both; a document that breaks a limit never gets a plan.
+// There are plans for documents with one of plannedFields, no directives, and no field that needs
+// another query. All others, and variables that are in any way unusual, take the executor, whose
+// bytes a plan's equal. Authentication, limits of size and the log stand before both; a document
+// that breaks a limit never gets a plan.
 type plan struct {
-	name     string                 // of the operation
-	root     graphql.CollectedField // bookAppointment
-	variable string                 // that has its input
-	asked    []string               // fields of the payload
-	write    writer[BookAppointmentPayload]
+	name string                 // of the operation
+	root graphql.CollectedField // the one field
+	call call
+}
+
+// call reads the variables, calls the core, and returns how to write its answer. Variables that it
+// does not understand are no error: ok is false, and the executor says what is wrong with them.
+type call func(ctx context.Context, variables map[string]any) (write func(*bytes.Buffer), ok bool, err error)
+
+// plannedFields are the fields that can have a plan: given what is selected, how to call them. They
+// return nil for what they can't do.
+var plannedFields = map[string]func(*resolver, *graphql.OperationContext, graphql.CollectedField) call{
+	"bookAppointment": planBook,
+	"slots":           planSlots,
 }
 
 // plans are those of documents seen before. A document that can have none has nil.
 type plans struct {
-	known *lru.Cache[string, *plan]
+	resolver *resolver
+	known    *lru.Cache[string, *plan]
 }
 
-func newPlans() plans {
+func newPlans(r *resolver) plans {
 	known, err := lru.New[string, *plan](cachedDocuments)
 	if err != nil {
 		panic(err) // of a size below 1
 	}
-	return plans{known}
+	return plans{r, known}
 }
 
-// find returns the plan of a document, or nil.
+// find returns the plan for a request, or nil.
 func (p plans) find(params *graphql.RawParams) *plan {
 	found, _ := p.known.Get(params.Query)
 	if found != nil && params.OperationName != "" && params.OperationName != found.name {
@@ -56,42 +67,113 @@ func (p plans) find(params *graphql.RawParams) *plan {
 // learn makes the plan of a document that has passed all checks.
 func (p plans) learn(operation *graphql.OperationContext) {
 	if !p.known.Contains(operation.RawQuery) {
-		p.known.Add(operation.RawQuery, newPlan(operation))
+		p.known.Add(operation.RawQuery, p.make(operation))
 	}
 }
 
-func newPlan(operation *graphql.OperationContext) *plan {
-	definition := operation.Operation
-	if len(operation.Doc.Operations) != 1 || strings.Contains(operation.RawQuery, "@") ||
-		definition.Operation != ast.Mutation || len(definition.VariableDefinitions) != 1 {
+func (p plans) make(operation *graphql.OperationContext) *plan {
+	if len(operation.Doc.Operations) != 1 || strings.Contains(operation.RawQuery, "@") {
 		return nil
 	}
-	roots := rootFields(operation, "Mutation")
-	if len(roots) != 1 || roots[0].Name != "bookAppointment" {
+	kind := map[ast.Operation]string{ast.Query: "Query", ast.Mutation: "Mutation"}[operation.Operation.Operation]
+	roots := rootFields(operation, kind)
+	if len(roots) != 1 || plannedFields[roots[0].Name] == nil {
 		return nil
 	}
-	root := roots[0]
-	variable := definition.VariableDefinitions[0]
-	input := root.Arguments.ForName("input")
-	if input == nil || input.Value.Kind != ast.Variable || variable.Type.String() != "BookAppointmentInput!" || variable.DefaultValue != nil {
+	call := plannedFields[roots[0].Name](p.resolver, operation, roots[0])
+	if call == nil {
 		return nil
 	}
-	p := &plan{name: definition.Name, root: root, variable: variable.Variable}
+	return &plan{name: operation.Operation.Name, root: roots[0], call: call}
+}
+
+// follow does what a plan says: it reports false if the request is one for the executor.
+func (h *Handler) follow(w http.ResponseWriter, r *http.Request, q question, params *graphql.RawParams) bool {
+	p := h.plans.find(params)
+	if p == nil || q.method != http.MethodPost {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), h.plans.resolver.patience)
+	defer cancel()
+	ctx, trace := availability.WithTrace(ctx)
+	fill, ok, err := p.call(ctx, params.Variables)
+	switch {
+	case !ok:
+		return false
+	case r.Context().Err() != nil: // the client has gone
+		return true
+	case err != nil:
+		write(w, q.media, &graphql.Response{Data: []byte("null"), Errors: gqlerror.List{h.presentAt(ctx, r, p.root, err)}})
+		return true
+	}
+	buf := bytes.NewBuffer(make([]byte, 0, 512))
+	buf.WriteString(`{"` + p.root.Alias + `":`)
+	fill(buf)
+	buf.WriteByte('}')
+	response := &graphql.Response{Data: buf.Bytes()}
+	if slices.Contains(publicFields, p.root.Name) {
+		k := newKept(q, nil, response, trace)
+		h.responses.keep(k)
+		k.write(w, r)
+	} else {
+		write(w, q.media, response)
+	}
+	return true
+}
+
+// presentAt words an error of a root field as the executor would.
+func (h *Handler) presentAt(ctx context.Context, r *http.Request, root graphql.CollectedField, err error) *gqlerror.Error {
+	ctx = graphql.WithOperationContext(ctx, &graphql.OperationContext{Headers: r.Header})
+	ctx = graphql.WithFieldContext(ctx, &graphql.FieldContext{Field: root})
+	return h.plans.resolver.presenter.present(ctx, graphql.ErrorOnPath(ctx, graphql.AddFieldLocationToError(ctx, err)))
+}
+
+// variables are the names of the variables that a field's arguments are, in the order in which they
+// are given here: name and type. It is nil if an argument is no variable of just that type, without
+// a default, or if the document has others.
+func variables(operation *graphql.OperationContext, root graphql.CollectedField, arguments ...[2]string) (names []string) {
+	definitions := operation.Operation.VariableDefinitions
+	for _, a := range arguments {
+		given := root.Arguments.ForName(a[0])
+		if given == nil || given.Value.Kind != ast.Variable {
+			return nil
+		}
+		definition := definitions.ForName(given.Value.Raw)
+		if definition.Type.String() != a[1] || definition.DefaultValue != nil {
+			return nil
+		}
+		names = append(names, given.Value.Raw)
+	}
+	if len(definitions) != len(names) {
+		return nil
+	}
+	return names
+}
+
+// planBook is for one variable that has the whole input.
+func planBook(r *resolver, operation *graphql.OperationContext, root graphql.CollectedField) call {
+	names := variables(operation, root, [2]string{"input", "BookAppointmentInput!"})
+	write := compile(operation, root.Selections, payloadObject)
+	if names == nil || write == nil {
+		return nil
+	}
+	var asked []string
 	for _, f := range graphql.CollectFields(operation, root.Selections, []string{payloadObject.name}) {
-		p.asked = append(p.asked, f.Name)
+		asked = append(asked, f.Name)
 	}
-	if p.write = compile(operation, root.Selections, payloadObject); p.write == nil {
-		return nil
+	return func(ctx context.Context, variables map[string]any) (func(*bytes.Buffer), bool, error) {
+		input, _ := variables[names[0]].(map[string]any)
+		request, ok := bookRequest(input)
+		if !ok || len(variables) != 1 {
+			return nil, false, nil
+		}
+		payload, err := r.book(ctx, request, asked)
+		return func(buf *bytes.Buffer) { write(buf, payload) }, true, err
 	}
-	return p
 }
 
-// input reads the variables. They are as a plan knows them, or the executor says what is wrong.
-func (p *plan) input(variables map[string]any) (r booking.BookRequest, ok bool) {
-	input, _ := variables[p.variable].(map[string]any)
-	if len(variables) != 1 {
-		return r, false
-	}
+// bookRequest reads an input that has nothing unusual in it.
+func bookRequest(input map[string]any) (r booking.BookRequest, ok bool) {
 	for name, value := range input {
 		text, isText := value.(string)
 		var err error
@@ -114,188 +196,30 @@ func (p *plan) input(variables map[string]any) (r booking.BookRequest, ok bool) 
 	return r, r.Slot != 0 && r.Key != ""
 }
 
-// follow does what a plan says: it reports false if the request is one for the executor.
-func (h *Handler) follow(w http.ResponseWriter, r *http.Request, q question, params *graphql.RawParams) bool {
-	p := h.plans.find(params)
-	if p == nil || r.Method != http.MethodPost {
-		return false
-	}
-	input, ok := p.input(params.Variables)
-	if !ok {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), h.resolver.patience)
-	defer cancel()
-	payload, err := h.resolver.book(ctx, input, p.asked)
-	if r.Context().Err() != nil {
-		return true // the client has gone
-	}
-	if err != nil {
-		write(w, q.media, &graphql.Response{Data: []byte("null"), Errors: gqlerror.List{h.presentAt(ctx, r, p.root, err)}})
-		return true
-	}
-	buf := bytes.NewBuffer(make([]byte, 0, 512))
-	buf.WriteString(`{"` + p.root.Alias + `":`)
-	p.write(buf, payload)
-	buf.WriteByte('}')
-	write(w, q.media, &graphql.Response{Data: buf.Bytes()})
-	return true
-}
-
-// presentAt words an error of a root field as the executor would.
-func (h *Handler) presentAt(ctx context.Context, r *http.Request, root graphql.CollectedField, err error) *gqlerror.Error {
-	ctx = graphql.WithOperationContext(ctx, &graphql.OperationContext{Headers: r.Header})
-	ctx = graphql.WithFieldContext(ctx, &graphql.FieldContext{Field: root})
-	return h.resolver.presenter.present(ctx, graphql.ErrorOnPath(ctx, graphql.AddFieldLocationToError(ctx, err)))
-}
-
-// book is the mutation bookAppointment. asked are the fields of its payload that anybody wants.
-func (r *resolver) book(ctx context.Context, request booking.BookRequest, asked []string) (_ *BookAppointmentPayload, err error) {
-	booked, err := r.Booking.Book(ctx, auth.ActorFrom(ctx), request)
-	return r.booked(ctx, request, booked, err, asked)
-}
-
-// writer writes what is selected of a value.
-type writer[T any] func(buf *bytes.Buffer, v *T)
-
-// object is a type of the contract as plans know it: the fields that a value answers by itself.
-type object[T any] struct {
-	name    string
-	scalars map[string]func(*T) graphql.Marshaler
-	objects map[string]func(*graphql.OperationContext, ast.SelectionSet) writer[T]
-}
-
-// compile makes the writer of a selection, or nil if a field is not among those known.
-func compile[T any](operation *graphql.OperationContext, set ast.SelectionSet, o object[T]) writer[T] {
-	type part struct {
-		key    string
-		scalar func(*T) graphql.Marshaler
-		object writer[T]
-	}
-	var parts []part
-	for i, f := range graphql.CollectFields(operation, set, []string{o.name}) {
-		p := part{key: `,"` + f.Alias + `":`}
-		if i == 0 {
-			p.key = p.key[1:]
-		}
-		below := o.objects[f.Name]
-		switch {
-		case f.Name == "__typename":
-			p.scalar = func(*T) graphql.Marshaler { return graphql.MarshalString(o.name) }
-		case o.scalars[f.Name] != nil:
-			p.scalar = o.scalars[f.Name]
-		case below != nil:
-			p.object = below(operation, f.Selections)
-		}
-		if p.scalar == nil && p.object == nil {
+// planSlots is for variables with the doctor and the date; includeFull is left out or written in
+// the document.
+func planSlots(r *resolver, operation *graphql.OperationContext, root graphql.CollectedField) call {
+	names := variables(operation, root, [2]string{"doctorId", "ID!"}, [2]string{"date", "Date!"})
+	write := compile(operation, root.Selections, dayObject)
+	full := false
+	if given := root.Arguments.ForName("includeFull"); given != nil {
+		if given.Value.Kind != ast.BooleanValue {
 			return nil
 		}
-		parts = append(parts, p)
+		full = given.Value.Raw == "true"
 	}
-	return func(buf *bytes.Buffer, v *T) {
-		buf.WriteByte('{')
-		for _, p := range parts {
-			buf.WriteString(p.key)
-			if p.scalar != nil {
-				p.scalar(v).MarshalGQL(buf)
-			} else {
-				p.object(buf, v)
-			}
-		}
-		buf.WriteByte('}')
+	if names == nil || write == nil {
+		return nil
 	}
-}
-
-// one is a field with an object, or with null.
-func one[P, T any](of func(*P) *T, o object[T]) func(*graphql.OperationContext, ast.SelectionSet) writer[P] {
-	return func(operation *graphql.OperationContext, set ast.SelectionSet) writer[P] {
-		write := compile(operation, set, o)
-		if write == nil {
-			return nil
+	return func(ctx context.Context, variables map[string]any) (func(*bytes.Buffer), bool, error) {
+		id, isID := variables[names[0]].(string)
+		text, isText := variables[names[1]].(string)
+		doctor, badID := UnmarshalDoctorID(id)
+		date, badDate := UnmarshalDate(text)
+		if !isID || !isText || badID != nil || badDate != nil || len(variables) != 2 {
+			return nil, false, nil
 		}
-		return func(buf *bytes.Buffer, v *P) {
-			if inner := of(v); inner != nil {
-				write(buf, inner)
-			} else {
-				buf.WriteString("null")
-			}
-		}
+		day, err := r.day(ctx, doctor, date, full)
+		return func(buf *bytes.Buffer) { write(buf, day) }, true, err
 	}
-}
-
-// many is a field with a list of objects.
-func many[P, T any](of func(*P) []T, o object[T]) func(*graphql.OperationContext, ast.SelectionSet) writer[P] {
-	return func(operation *graphql.OperationContext, set ast.SelectionSet) writer[P] {
-		write := compile(operation, set, o)
-		if write == nil {
-			return nil
-		}
-		return func(buf *bytes.Buffer, v *P) {
-			buf.WriteByte('[')
-			for i := range of(v) {
-				if i > 0 {
-					buf.WriteByte(',')
-				}
-				write(buf, &of(v)[i])
-			}
-			buf.WriteByte(']')
-		}
-	}
-}
-
-// orNull writes what may be missing.
-func orNull[T any](v *T, marshal func(T) graphql.Marshaler) graphql.Marshaler {
-	if v == nil {
-		return graphql.Null
-	}
-	return marshal(*v)
-}
-
-var payloadObject = object[BookAppointmentPayload]{
-	name: "BookAppointmentPayload",
-	scalars: map[string]func(*BookAppointmentPayload) graphql.Marshaler{
-		"replayed": func(p *BookAppointmentPayload) graphql.Marshaler { return graphql.MarshalBoolean(p.Replayed) },
-	},
-	objects: map[string]func(*graphql.OperationContext, ast.SelectionSet) writer[BookAppointmentPayload]{
-		"appointment":  one(func(p *BookAppointmentPayload) *booking.Appointment { return p.Appointment }, appointmentObject),
-		"errors":       many(func(p *BookAppointmentPayload) []Refusal { return p.Errors }, refusalObject),
-		"alternatives": many(func(p *BookAppointmentPayload) []booking.Slot { return p.Alternatives }, slotObject),
-	},
-}
-
-var appointmentObject = object[booking.Appointment]{
-	name: "Appointment",
-	scalars: map[string]func(*booking.Appointment) graphql.Marshaler{
-		"id":           func(a *booking.Appointment) graphql.Marshaler { return MarshalAppointmentID(a.ID) },
-		"status":       func(a *booking.Appointment) graphql.Marshaler { return graphql.MarshalString(string(a.Status)) },
-		"startAt":      func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.StartAt) },
-		"endAt":        func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.EndAt) },
-		"createdAt":    func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.CreatedAt) },
-		"cancelledAt":  func(a *booking.Appointment) graphql.Marshaler { return orNull(a.CancelledAt, MarshalDateTime) },
-		"cancelReason": func(a *booking.Appointment) graphql.Marshaler { return orNull(a.CancelReason, MarshalString) },
-	},
-}
-
-var refusalObject = object[Refusal]{
-	name: "Refusal",
-	scalars: map[string]func(*Refusal) graphql.Marshaler{
-		"code":       func(r *Refusal) graphql.Marshaler { return graphql.MarshalString(string(r.Code)) },
-		"message":    func(r *Refusal) graphql.Marshaler { return MarshalString(r.Message) },
-		"retryAfter": func(r *Refusal) graphql.Marshaler { return orNull(r.RetryAfter, MarshalInt) },
-	},
-}
-
-var slotObject = object[booking.Slot]{
-	name: "Slot",
-	scalars: map[string]func(*booking.Slot) graphql.Marshaler{
-		"id":       func(s *booking.Slot) graphql.Marshaler { return MarshalSlotID(s.ID) },
-		"doctorId": func(s *booking.Slot) graphql.Marshaler { return MarshalDoctorID(s.DoctorID) },
-		"startAt":  func(s *booking.Slot) graphql.Marshaler { return MarshalDateTime(s.StartAt) },
-		"endAt":    func(s *booking.Slot) graphql.Marshaler { return MarshalDateTime(s.EndAt) },
-		"opensAt":  func(s *booking.Slot) graphql.Marshaler { return MarshalDateTime(s.OpensAt) },
-		"capacity": func(s *booking.Slot) graphql.Marshaler { return MarshalInt(s.Capacity) },
-		"free":     func(s *booking.Slot) graphql.Marshaler { return MarshalInt(s.Free()) },
-		"status":   func(s *booking.Slot) graphql.Marshaler { return MarshalSlotStatus(s.Status) },
-		"version":  func(s *booking.Slot) graphql.Marshaler { return MarshalInt64(s.Version) },
-	},
 }

@@ -2,6 +2,7 @@ package graph
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/99designs/gqlgen/graphql"
 )
@@ -49,45 +51,62 @@ func bookings(w *world) map[string]struct {
 	}
 }
 
-// planned reports whether a document has a plan, and unplanned makes the API forget all.
+// planned reports whether a document has a plan.
 func (w *world) planned(query string) bool {
 	return w.handler.plans.find(&graphql.RawParams{Query: query}) != nil
 }
 
-func (w *world) unplanned() { w.handler.plans.known.Purge() }
+// both asks without a plan and then, where there is one, with it, compares the answers, and reports
+// whether there was one.
+func (w *world) both(token, query string, variables vars) (planned bool) {
+	w.t.Helper()
+	w.handler.plans.known.Purge()
+	want := w.ask(token, query, variables)
+	planned = w.planned(query)
+	got := w.ask(token, query, variables)
+	if got.Body != want.Body || got.Status != want.Status {
+		w.t.Errorf("%s %v\n%d %s, the executor\n%d %s", query, variables, got.Status, got.Body, want.Status, want.Body)
+	}
+	for header, values := range want.Header {
+		if header != "Date" && !slices.Equal(got.Header[header], values) {
+			w.t.Errorf("%s %v: %s %q, the executor %q", query, variables, header, got.Header[header], values)
+		}
+	}
+	return planned
+}
 
 // A plan's answer has the bytes of the executor, whatever is selected and whatever the outcome is.
 func TestPlanBytes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	calls, plans := bookings(w), 0
+	plans := 0
+	count := func(planned bool) {
+		if planned {
+			plans++
+		}
+	}
+	calls := bookings(w)
 	for seed := range uint64(40) {
 		s := &selection{dice: rand.New(rand.NewPCG(seed, 1))}
 		alias := []string{"", "alias: "}[seed%2]
 		query := fmt.Sprintf("mutation Book($in: BookAppointmentInput!) { %sbookAppointment(input: $in)%s } %s",
 			alias, s.of("BookAppointmentPayload"), strings.Join(s.fragments, " "))
-		for name, call := range calls {
-			ask := func() answer { return w.ask(call.token, query, vars{"in": call.input}) }
-			w.unplanned()
-			want := ask()
-			if len(want.Errors) > 0 && strings.Contains(want.Errors[0].Message, "conflict") {
-				break // two different fields under one name
-			}
-			if w.planned(query) {
-				plans++
-			}
-			got := ask()
-			if got.Body != want.Body || got.Status != want.Status {
-				t.Errorf("%s: %s\n%d %s, the executor\n%d %s", name, query, got.Status, got.Body, want.Status, want.Body)
-			}
-			for header, values := range want.Header {
-				if header != "Date" && !slices.Equal(got.Header[header], values) {
-					t.Errorf("%s has %s %q, the executor %q", name, header, got.Header[header], values)
-				}
-			}
+		for _, call := range calls {
+			count(w.both(call.token, query, vars{"in": call.input}))
+		}
+
+		s = &selection{dice: rand.New(rand.NewPCG(seed, 2))}
+		query = fmt.Sprintf("query ($d: ID!, $on: Date!) { %sslots(date: $on, doctorId: $d%s)%s } %s",
+			alias, []string{"", ", includeFull: true", ", includeFull: false"}[seed%3], s.of("DaySlots"), strings.Join(s.fragments, " "))
+		day := noon(1).Format(time.DateOnly)
+		for _, variables := range []vars{
+			{"d": id(w.northDoctor), "on": day}, {"d": id(w.northDoctor), "on": "2026-02-30"}, {"d": "4711", "on": day},
+			{"d": w.northDoctor, "on": day}, {"d": nil, "on": day}, {"d": id(w.northDoctor)}, {"d": id(w.northDoctor), "on": day, "more": 1},
+		} {
+			count(w.both("", query, variables))
 		}
 	}
-	if plans < 100 {
+	if plans < 200 {
 		t.Errorf("only %d calls had a plan", plans)
 	}
 }
@@ -105,7 +124,9 @@ func TestPlanIsUsed(t *testing.T) {
 	if known == nil {
 		t.Fatal("no plan")
 	}
-	known.write = func(buf *bytes.Buffer, _ *BookAppointmentPayload) { buf.WriteString("1") }
+	known.call = func(context.Context, map[string]any) (func(*bytes.Buffer), bool, error) {
+		return func(buf *bytes.Buffer) { buf.WriteString("1") }, true, nil
+	}
 	if a := w.ask(token, planned, variables); a.Body != `{"data":{"bookAppointment":1}}` {
 		t.Errorf("the plan is not used: %s", a.Body)
 	}
@@ -116,10 +137,13 @@ func TestPlanned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	slot, token := w.slot(w.northDoctor, noon(1), 9), w.patient("ada")
-	variables := vars{"in": vars{"slotId": id(slot), "idempotencyKey": "k"}, "s": id(slot), "yes": true}
+	variables := vars{"in": vars{"slotId": id(slot), "idempotencyKey": "k"}, "s": id(slot), "yes": true, "d": id(w.northDoctor), "on": "2026-12-24"}
 	for query, want := range map[string]bool{
 		planned: true,
 		`mutation ($in: BookAppointmentInput!) { bookAppointment(input: $in) { __typename alternatives { id } } }`:                          true,
+		`query ($d: ID!, $on: Date!) { slots(doctorId: $d, date: $on) { asOf slots { id free } } }`:                                         true,
+		`query ($d: ID!, $on: Date!) { slots(doctorId: $d, date: $on) { asOf } doctors { nodes { id } } }`:                                  false,
+		`query ($d: ID!, $on: Date!, $yes: Boolean!) { slots(doctorId: $d, date: $on, includeFull: $yes) { asOf } }`:                        false,
 		`mutation ($in: BookAppointmentInput!) { bookAppointment(input: $in) { appointment { patient { id } } } }`:                          false,
 		`mutation ($in: BookAppointmentInput!, $yes: Boolean!) { bookAppointment(input: $in) { replayed @include(if: $yes) } }`:             false,
 		`mutation ($s: ID!) { bookAppointment(input: {slotId: $s, idempotencyKey: "k"}) { replayed } }`:                                     false,

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"openslot/internal/auth"
+	"openslot/internal/availability"
 	"openslot/internal/booking"
 	"openslot/internal/live"
 	"openslot/internal/schedule"
@@ -61,6 +62,21 @@ func appointmentConnection(ctx context.Context, page booking.AppointmentPage, af
 		l.patients.expect(appointment.PatientID)
 	}
 	return c
+}
+
+// book is the mutation bookAppointment. asked are the fields of its payload that anybody wants.
+func (r *resolver) book(ctx context.Context, request booking.BookRequest, asked []string) (*BookAppointmentPayload, error) {
+	booked, err := r.Booking.Book(ctx, auth.ActorFrom(ctx), request)
+	return r.booked(ctx, request, booked, err, asked)
+}
+
+// day is the query slots.
+func (r *resolver) day(ctx context.Context, doctor booking.DoctorID, date booking.Date, full bool) (*availability.Day, error) {
+	day, err := r.Availability.Day(ctx, doctor, date)
+	if !full {
+		day.Slots = day.Free()
+	}
+	return &day, err
 }
 
 // maxAlternatives is how many slots are offered to whoever came too late.

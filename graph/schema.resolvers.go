@@ -104,11 +104,7 @@ func (r *queryResolver) Doctors(ctx context.Context, search *string, organizatio
 }
 
 func (r *queryResolver) Slots(ctx context.Context, doctorID ID, date booking.Date, includeFull *bool) (*availability.Day, error) {
-	day, err := r.Availability.Day(ctx, booking.DoctorID(doctorID), date)
-	if !value(includeFull) {
-		day.Slots = day.Free()
-	}
-	return &day, err
+	return r.day(ctx, booking.DoctorID(doctorID), date, value(includeFull))
 }
 
 func (r *queryResolver) Days(ctx context.Context, doctorID ID, from booking.Date, days *int) ([]availability.DaySummary, error) {
