@@ -57,7 +57,7 @@ func withLog(log *slog.Logger, next http.Handler) http.Handler {
 				slog.String("path", route(r)),
 				slog.Int("status", answer.code()),
 				slog.Int64("bytes", answer.bytes),
-				slog.Float64("ms", float64(time.Since(start).Microseconds())/1000),
+				slog.Int64("us", time.Since(start).Microseconds()),
 				slog.String("requestId", r.Header.Get(requestIDHeader)))
 		}()
 		next.ServeHTTP(answer, r)

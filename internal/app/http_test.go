@@ -75,7 +75,7 @@ func TestLog(t *testing.T) {
 	if len(lines) != 1 {
 		t.Fatalf("logged %v", lines)
 	}
-	for _, key := range []string{"time", "ms"} {
+	for _, key := range []string{"time", "us"} {
 		if _, there := lines[0][key]; !there {
 			t.Errorf("no %s in %v", key, lines[0])
 		}
