@@ -181,7 +181,7 @@ func fromRedis[T any](ctx context.Context, c *Cache, k listKey) (list, bool) {
 	// In this order: of two values the older one's life is taken for that of the newer one.
 	life := redis.NewDurationCmd(ctx, time.Millisecond, "pttl", k.String())
 	text := redis.NewStringCmd(ctx, "get", k.String())
-	if !c.redis.do(ctx, asked.Add(redisPatience), life, text) || text.Err() != nil || life.Err() != nil || life.Val() > listLife {
+	if !c.redis.do(ctx, c.redis.until(asked), life, text) || text.Err() != nil || life.Err() != nil || life.Val() > listLife {
 		return list{}, false
 	}
 	var s stored[T]

@@ -184,7 +184,7 @@ func TestCacheTogether(t *testing.T) {
 func TestCacheTiers(t *testing.T) {
 	t.Parallel()
 	server := devenv.NewRedis(t)
-	r, client := openRedis(t, server.URL(), nil), clientOf(t, server)
+	r, client := patientRedis(t, server.URL()), clientOf(t, server)
 	read := &reader{life: time.Hour}
 	k := someDay
 	fill := func(k listKey) (a, b *Cache) { // a has read it, b has not

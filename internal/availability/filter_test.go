@@ -168,7 +168,7 @@ func TestGivenBack(t *testing.T) {
 	var services []*booking.Service
 	var gates []*Gate
 	for range 2 {
-		s, g := b.service(openRedis(t, server.URL(), nil))
+		s, g := b.service(patientRedis(t, server.URL()))
 		services, gates = append(services, s), append(gates, g)
 	}
 	slot := b.slots[0]

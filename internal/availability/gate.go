@@ -52,7 +52,7 @@ func (g *Gate) Full(f booking.FullMark) {
 // Admit implements [booking.Gate]. It waits for Redis at most 50 ms, and is never the reason why a
 // call fails.
 func (g *Gate) Admit(ctx context.Context, actor booking.Actor, r booking.BookRequest) error {
-	until := time.Now().Add(redisPatience)
+	until := g.redis.until(time.Now())
 	caller := actor.Caller()
 	charge, wait := g.limit.charge(caller, r, time.Now())
 	if wait > 0 {

@@ -109,13 +109,13 @@ func TestLimitIsShared(t *testing.T) {
 		return int(admitted.Load())
 	}
 	shared := []*Gate{
-		newGate(openRedis(t, server.URL(), nil), time.Now()),
-		newGate(openRedis(t, server.URL(), nil), time.Now()),
+		newGate(patientRedis(t, server.URL()), time.Now()),
+		newGate(patientRedis(t, server.URL()), time.Now()),
 	}
 	if n := count(shared...); n != 3*limitKeys {
 		t.Errorf("%d calls were let through, want those of %d keys", n, limitKeys)
 	}
-	if code := admit(t, newGate(openRedis(t, server.URL(), nil), time.Now()), 1, 1, "late"); code != booking.RateLimited {
+	if code := admit(t, newGate(patientRedis(t, server.URL()), time.Now()), 1, 1, "late"); code != booking.RateLimited {
 		t.Errorf("at an instance that has not seen the patient: %q", code)
 	}
 	if n := count(newGate(nil, time.Now()), newGate(nil, time.Now())); n != 2*3*limitKeys {
@@ -153,7 +153,7 @@ func TestForeignValues(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := devenv.NewRedis(t)
-			r := openRedis(t, server.URL(), nil)
+			r := patientRedis(t, server.URL())
 			g, c := newGate(r, time.Now()), clientOf(t, server)
 			must(t, put(c, r.newAsk(pat(1).Caller(), request(1, 7, "k"), true).key))
 			must(t, put(c, markKey(7)))
@@ -322,7 +322,7 @@ func TestMarksInACrowd(t *testing.T) {
 func TestMarksAreShared(t *testing.T) {
 	t.Parallel()
 	server := devenv.NewRedis(t)
-	r, c := openRedis(t, server.URL(), nil), clientOf(t, server)
+	r, c := patientRedis(t, server.URL()), clientOf(t, server)
 	began := time.Now()
 	a, b := newGate(r, began), newGate(r, began)
 	a.Full(booking.FullMark{Slot: 7, Version: 3, At: time.Now()})

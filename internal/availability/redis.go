@@ -42,9 +42,10 @@ const (
 // Keys name what they belong to in braces, so that a cluster keeps it in one place, and hold no
 // personal data.
 type Redis struct {
-	options *redis.Options
-	log     *slog.Logger
-	nonce   string
+	options  *redis.Options
+	patience time.Duration // redisPatience
+	log      *slog.Logger
+	nonce    string
 	count   atomic.Int64
 	sound   atomic.Bool // changed to true by Run alone
 	trouble chan error  // why it is not sound any more, for Run
@@ -85,16 +86,16 @@ func OpenRedis(address string, log *slog.Logger) (*Redis, error) {
 	}
 	options.MaxRetries = -1 // a retry would be a second wait
 	options.DialTimeout, options.DialerRetries = dialPatience, 1
-	options.ReadTimeout, options.WriteTimeout, options.PoolTimeout = redisPatience, redisPatience, redisPatience
 	options.ContextTimeoutEnabled = true
 	options.PoolSize, options.MinIdleConns = 3, 1
 	options.Protocol, options.DisableIdentity = 2, true
-	return &Redis{options: options, log: cmp.Or(log, slog.Default()), nonce: rand.Text()[:8], trouble: make(chan error, 1)}, nil
+	return &Redis{options: options, patience: redisPatience, log: cmp.Or(log, slog.Default()), nonce: rand.Text()[:8], trouble: make(chan error, 1)}, nil
 }
 
 // Run keeps the connection until ctx ends, and then returns nil.
 func (r *Redis) Run(ctx context.Context) error {
 	defer r.close()
+	r.options.ReadTimeout, r.options.WriteTimeout, r.options.PoolTimeout = r.patience, r.patience, r.patience
 	var said time.Time // when the log was last told of trouble
 	told := false      // and has not been told of its end
 	for failures := 0; ; failures++ {
@@ -125,6 +126,15 @@ func (r *Redis) Run(ctx context.Context) error {
 	}
 }
 
+// until is when an answer to a question asked at that moment is too late. With a nil *Redis there is
+// nothing to wait for.
+func (r *Redis) until(asked time.Time) time.Time {
+	if r == nil {
+		return asked
+	}
+	return asked.Add(r.patience)
+}
+
 // usable reports whether it is worth asking. A nil *Redis never is.
 func (r *Redis) usable() bool { return r != nil && r.sound.Load() }
 
@@ -147,7 +157,7 @@ func (r *Redis) probe(ctx context.Context) error {
 		_ = old.Close()
 	}
 	// The first one connects, which takes what it takes; the second is held to what callers expect.
-	for _, patience := range []time.Duration{dialPatience, redisPatience} {
+	for _, patience := range []time.Duration{max(dialPatience, r.patience), r.patience} {
 		within, cancel := context.WithTimeout(ctx, patience)
 		nonce := r.echo()
 		said, err := client.Eval(within, probeScript, []string{"openslot:probe:{" + r.nonce + "}"}, nonce).Text()
@@ -195,7 +205,7 @@ func (r *Redis) do(ctx context.Context, until time.Time, commands ...redis.Cmder
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
-		r.trip(fmt.Errorf("no answer within %s", redisPatience))
+		r.trip(fmt.Errorf("no answer within %s", r.patience))
 		return false
 	}
 }
@@ -241,7 +251,7 @@ func (r *Redis) fly() {
 		}
 		var err error
 		if r.sound.Load() {
-			if err = exchange(client, parcels); err != nil {
+			if err = exchange(client, parcels, r.patience); err != nil {
 				r.trip(err)
 			}
 		}
@@ -254,13 +264,13 @@ func (r *Redis) fly() {
 
 // exchange sends the commands of the parcels and reads their answers. An error says that the
 // server can't be used, or is none.
-func exchange(client *redis.Client, parcels []*parcel) (err error) {
+func exchange(client *redis.Client, parcels []*parcel, patience time.Duration) (err error) {
 	defer func() {
 		if problem := recover(); problem != nil { // of the library, at something that is no answer
 			err = fmt.Errorf("panic: %v", problem)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), redisPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	pipe := client.Pipeline()
 	for _, q := range parcels {

@@ -171,6 +171,19 @@ func openRedis(t testing.TB, url string, log *slog.Logger) *Redis {
 	return r
 }
 
+// patientRedis is for what is not about time: a busy machine must not open the gate.
+func patientRedis(t testing.TB, url string) *Redis {
+	t.Helper()
+	r, err := OpenRedis(url, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.patience = 20 * time.Second
+	run(t, r.Run)
+	await(t, "Redis answers", r.usable)
+	return r
+}
+
 // run runs a long-lived part until the test ends.
 func run(t testing.TB, part func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())

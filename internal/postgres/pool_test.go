@@ -21,7 +21,7 @@ func TestOpenSettings(t *testing.T) {
 	}{
 		{"Defaults", db.URL, postgres.Config{}, map[string]string{
 			"application_name": "openslot", "lock_timeout": "1s", "statement_timeout": "5s",
-			"idle_in_transaction_session_timeout": "10s", "TimeZone": "UTC", "plan_cache_mode": "auto",
+			"idle_in_transaction_session_timeout": "10s", "TimeZone": "UTC", "plan_cache_mode": "force_generic_plan",
 		}},
 		{"FieldsWinOverURL", db.URL + "&lock_timeout=7s&timezone=Europe/Berlin",
 			postgres.Config{LockTimeout: 1500 * time.Millisecond, StatementTimeout: time.Minute,
