@@ -92,6 +92,37 @@ func benchmarkBook(b *testing.B, url string, cfg Config) {
 	b.ReportMetric(ms(99), "p99-ms")
 }
 
+// BenchmarkAlone has one caller, who books on either road in turn: with nobody to share a
+// transaction with, the batcher must cost next to nothing.
+func BenchmarkAlone(b *testing.B) {
+	pool, err := pgxpool.New(b.Context(), benchDatabase(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer pool.Close()
+	times, patients := benchData(b, pool)
+	roads := [2]*Service{New(pool, Config{}), New(pool, Config{Plain: true})}
+	var latencies [len(roads)][]time.Duration
+	k := 0
+	for b.Loop() {
+		for road, service := range roads {
+			at := times[k/len(patients)]
+			actor := Actor{Kind: Patient, Subject: "p" + strconv.Itoa(k%len(patients)), PatientID: patients[k%len(patients)]}
+			begin := time.Now()
+			if _, err := service.Book(b.Context(), actor, BookRequest{Slot: at[k*7919%len(at)], Key: "alone" + strconv.Itoa(k)}); err != nil {
+				b.Fatal(err)
+			}
+			latencies[road] = append(latencies[road], time.Since(begin))
+			k++
+		}
+	}
+	for road := range roads {
+		slices.Sort(latencies[road])
+	}
+	median := func(road int) float64 { return float64(latencies[road][len(latencies[road])/2]) }
+	b.ReportMetric(median(0)/median(1), "of-plain")
+}
+
 // benchData reads what can be booked: the slots that begin at the same moment, for every moment.
 func benchData(b *testing.B, pool *pgxpool.Pool) (times [][]SlotID, patients []PatientID) {
 	rows, err := pool.Query(b.Context(), `SELECT array_agg(id) FROM time_slot GROUP BY start_at ORDER BY start_at`)
