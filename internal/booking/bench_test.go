@@ -2,6 +2,7 @@ package booking
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -121,6 +122,90 @@ func BenchmarkAlone(b *testing.B) {
 	}
 	median := func(road int) float64 { return float64(latencies[road][len(latencies[road])/2]) }
 	b.ReportMetric(median(0)/median(1), "of-plain")
+}
+
+// BenchmarkStuckSlot books all over the calendar, by turns of a second: with every slot free to book,
+// and while a session sits on one slot's row and ten callers keep asking for that slot. They must get
+// a coded refusal in time, and the others must not wait for them.
+func BenchmarkStuckSlot(b *testing.B) {
+	ctx := context.Background()
+	config, err := pgxpool.ParseConfig(benchDatabase(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	config.MaxConns = 16
+	config.ConnConfig.RuntimeParams["lock_timeout"] = "1000"
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer pool.Close()
+	times, patients := benchData(b, pool)
+	service, stuck := New(pool, Config{AcquireWait: time.Minute}), times[len(times)-1][0]
+	k := 0 // of calls, in all turns
+	turn := func(until time.Time, callers int, call func(k int) error) (latencies []time.Duration) {
+		var mu sync.Mutex
+		together(callers, func(int) {
+			for time.Now().Before(until) {
+				mu.Lock()
+				k++
+				mine := k
+				mu.Unlock()
+				begin := time.Now()
+				if err := call(mine); err != nil {
+					b.Error(err)
+					return
+				}
+				mu.Lock()
+				latencies = append(latencies, time.Since(begin))
+				mu.Unlock()
+			}
+		})
+		return latencies
+	}
+	book := func(k int, slot SlotID) error {
+		n := k % len(patients)
+		_, err := service.Book(ctx, Actor{Kind: Patient, Subject: "p" + strconv.Itoa(n), PatientID: patients[n]},
+			BookRequest{Slot: slot, Key: "stuck" + strconv.Itoa(k)})
+		return err
+	}
+	elsewhere := func(k int) error {
+		at := times[k/len(patients)%(len(times)-1)]
+		return book(k, at[k*7919%len(at)])
+	}
+	var free, beside, refused []time.Duration
+	for b.Loop() {
+		free = append(free, turn(time.Now().Add(time.Second), 64, elsewhere)...)
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := tx.Exec(ctx, `SELECT FROM time_slot WHERE id = $1 FOR UPDATE`, stuck); err != nil {
+			b.Fatal(err)
+		}
+		until := time.Now().Add(time.Second)
+		var waiting sync.WaitGroup
+		waiting.Go(func() {
+			refused = append(refused, turn(until, 10, func(k int) error {
+				if err := book(k, stuck); code(err) != Overloaded {
+					return fmt.Errorf("a caller of the stuck slot got %w", err)
+				}
+				return nil
+			})...)
+		})
+		beside = append(beside, turn(until, 64, elsewhere)...)
+		waiting.Wait()
+		if err := tx.Rollback(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+	p99 := func(all []time.Duration) float64 {
+		slices.Sort(all)
+		return float64(all[len(all)*99/100].Microseconds()) / 1000
+	}
+	b.ReportMetric(p99(free), "free-p99-ms")
+	b.ReportMetric(p99(beside), "beside-p99-ms")
+	b.ReportMetric(p99(refused), "refused-p99-ms")
 }
 
 // benchData reads what can be booked: the slots that begin at the same moment, for every moment.

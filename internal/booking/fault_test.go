@@ -298,6 +298,68 @@ func TestPoolExhausted(t *testing.T) {
 	}
 }
 
+// Four connections, all of them in front of a locked row, and 200 callers: everybody has an answer in
+// bounded time, booked or OVERLOADED, and once the lock is gone nothing is left of it.
+func TestSmallPool(t *testing.T) {
+	t.Parallel()
+	for name, plain := range map[string]bool{"Batched": false, "Plain": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := context.Background()
+			db := devenv.NewDB(t)
+			p := &practice{t: t, pool: db.Pool}
+			p.organization, p.doctor = p.newDoctor("Practice")
+			config, err := pgxpool.ParseConfig(db.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.MaxConns = 4
+			config.ConnConfig.RuntimeParams["lock_timeout"] = "500"
+			pool, err := pgxpool.NewWithConfig(ctx, config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			service := New(pool, Config{Now: func() time.Time { return now }, Plain: plain})
+			slots, patients := p.slots(4, 200), p.patients(200)
+			tx, err := p.pool.Begin(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(ctx, `SELECT FROM time_slot FOR UPDATE`); err != nil {
+				t.Fatal(err)
+			}
+			var refused atomic.Int64
+			together(len(patients), func(i int) {
+				within, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				_, err := service.Book(within, patients[i], BookRequest{Slot: slots[i%len(slots)], Key: "k"})
+				if code(err) == Overloaded {
+					refused.Add(1)
+				} else if err != nil {
+					t.Errorf("a caller got %v", err)
+				}
+			})
+			if refused.Load() != int64(len(patients)) {
+				t.Errorf("%d of %d were refused although every row was locked", refused.Load(), len(patients))
+			}
+			if err := tx.Rollback(ctx); err != nil {
+				t.Fatal(err)
+			}
+			service = New(pool, Config{Now: func() time.Time { return now }, Plain: plain, AcquireWait: time.Minute})
+			for i, patient := range patients {
+				if _, err := service.Book(ctx, patient, BookRequest{Slot: slots[i%len(slots)], Key: "k"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if busy := pool.Stat().AcquiredConns(); busy != 0 {
+				t.Errorf("%d connections are still taken", busy)
+			}
+			p.check()
+		})
+	}
+}
+
 // A database that is away is UNAVAILABLE, whatever is asked of it.
 func TestDatabaseAway(t *testing.T) {
 	t.Parallel()
