@@ -45,7 +45,8 @@ func startClinic(t testing.TB, url string, pool *pgxpool.Pool, n int) *clinic {
 	t.Helper()
 	c := &clinic{t: t, pool: pool, config: app.Config{
 		Database: app.Database{URL: url, Connections: 8},
-		HTTP:     app.HTTP{Listen: "127.0.0.1:0", GracePeriod: 10 * time.Second},
+		RedisURL: devenv.NewRedis(t).URL(),
+		HTTP:     app.HTTP{Listen: "127.0.0.1:0", GracePeriod: 10 * time.Second, ResponseCache: true},
 		JWT:      app.JWT{Issuer: "https://login.example", Audience: "openslot", Secret: strings.Repeat("s", 32)},
 	}}
 	for range n {
