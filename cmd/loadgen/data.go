@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strconv"
+	"time"
 )
 
 // The data: doctors with 14 days of 40 slots of a quarter of an hour, from tomorrow on. Ids have no
@@ -23,10 +24,12 @@ const (
 
 // size is how much there is.
 type size struct {
-	doctors  int  // 2,000 have 1.12 million slots
-	large    int  // doctors of the scenario in which the data have grown
-	patients int  // who have rows: p0, p1, …, with the ids 1, 2, …
-	small    bool // for tests: with less memory
+	doctors  int           // 2,000 have 1.12 million slots
+	large    int           // doctors of the scenario in which the data have grown
+	watched  int           // doctors whom screens watch
+	patients int           // who have rows: p0, p1, …, with the ids 1, 2, …
+	small    bool          // for tests: with less memory
+	rest     time.Duration // until memory is measured
 }
 
 // old is how many appointments there are from the start: a calendar is never empty, and the planner

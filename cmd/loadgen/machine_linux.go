@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -139,4 +140,37 @@ func inMemory(folder string) bool {
 	var fs syscall.Statfs_t
 	const tmpfs, ramfs = 0x01021994, 0x858458f6
 	return syscall.Statfs(folder, &fs) == nil && (uint32(fs.Type) == tmpfs || uint32(fs.Type) == ramfs)
+}
+
+// memoryOf is how much memory a process holds that is backed by no file, in bytes: its heap, its
+// stacks and what its runtime needs for them.
+func memoryOf(pid int) int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := bytes.Cut(text, []byte("RssAnon:"))
+	kib, _, _ := number(bytes.TrimLeft(after, " \t"))
+	return kib << 10
+}
+
+// descriptorsOf is how many files and sockets a process has open.
+func descriptorsOf(pid int) int {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return 0
+	}
+	return len(entries)
+}
+
+// narrow lets a connection to be hold little on its way, so that a peer who does not read is noticed
+// soon: small segments, which the other side's buffer is reckoned in, and a small window.
+func narrow(_, _ string, c syscall.RawConn) error {
+	var serr error
+	err := c.Control(func(fd uintptr) {
+		serr = errors.Join(
+			syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, 536),
+			syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096))
+	})
+	return errors.Join(err, serr)
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"os/exec"
+	"syscall"
 	"time"
 )
 
@@ -19,3 +20,8 @@ func nap(d time.Duration) { time.Sleep(d) }
 func dieWithUs(*exec.Cmd) {}
 
 func inMemory(string) bool { return false }
+
+func memoryOf(int) int64    { return 0 }
+func descriptorsOf(int) int { return 0 }
+
+func narrow(_, _ string, _ syscall.RawConn) error { return nil }

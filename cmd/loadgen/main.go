@@ -4,6 +4,8 @@
 //	loadgen ──HTTP──▶ openslot api ──▶ PostgreSQL      ours: the production binary, its own settings
 //	pgbench ─────────────────────────▶ PostgreSQL      the floor of what books
 //	loadgen ──HTTP──▶ loadgen floor                    the floor of lists
+//	loadgen ◀─socket─ openslot api ◀── PostgreSQL ◀── openslot api ◀──HTTP── loadgen     screens, and what changes
+//	loadgen ◀─socket─ loadgen gorilla ◀──HTTP── loadgen                                  their floor
 //
 // It starts everything itself, on a PostgreSQL with the settings of production, and measures ours
 // and the floor in turn, each time on a fresh copy of the same data: the ratio within a round means
@@ -11,7 +13,7 @@
 // each measurement the database is: what breaks a rule is counted as a violation.
 //
 // Scenarios are contests (report.go has their rows): book.go, list.go, burst.go with seven.go,
-// inprocess.go. load.go has the two ways to call: as soon as answered, and at a rate whatever the
+// inprocess.go, live.go with idle.go, stir.go, and screens in audience.go. load.go has the two ways to call: as soon as answered, and at a rate whatever the
 // answers. A caller belongs to one goroutine; what callers share has a lock of its own.
 package main
 
@@ -32,14 +34,16 @@ import (
 
 // commands is the command line.
 type commands struct {
-	Book    command      `cmd:"" help:"Bookings spread over all slots."`
-	Hot     command      `cmd:"" help:"Bookings of one slot."`
-	Process command      `cmd:"" help:"Bookings in the process, without a transport."`
-	Burst   command      `cmd:"" help:"Seven o'clock: far more callers than places, at a fixed rate."`
-	List    command      `cmd:"" help:"Lists of free slots."`
-	Grow    command      `cmd:"" help:"Bookings and lists with ten times the data."`
-	All     command      `cmd:"" help:"All of them."`
-	Floor   floorCommand `cmd:"" hidden:""`
+	Book    command        `cmd:"" help:"Bookings spread over all slots."`
+	Hot     command        `cmd:"" help:"Bookings of one slot."`
+	Process command        `cmd:"" help:"Bookings in the process, without a transport."`
+	Burst   command        `cmd:"" help:"Seven o'clock: far more callers than places, at a fixed rate."`
+	List    command        `cmd:"" help:"Lists of free slots."`
+	Grow    command        `cmd:"" help:"Bookings and lists with ten times the data."`
+	Live    command        `cmd:"" help:"Screens that are shown every change."`
+	All     command        `cmd:"" help:"All of them."`
+	Floor   floorCommand   `cmd:"" hidden:""`
+	Gorilla gorillaCommand `cmd:"" hidden:""`
 }
 
 // command is a contest, or all.
@@ -51,6 +55,10 @@ type command struct {
 	Doctors  int    `default:"2000" help:"How many doctors there are, with 560 slots each; the scenario grow has ten times as many."`
 	Patients int    `default:"300000" help:"How many registered patients take turns at booking."`
 	Rate     int    `default:"5000" help:"Calls per second of the burst."`
+	Screens  int    `default:"5000" help:"Screens on 100 doctors; a tenth of them on one, twice as many idle."`
+	Changes  int    `default:"200" help:"Changes per second while screens watch 100 doctors."`
+	Stalled  int    `default:"200" help:"Screens, of two fifths of all, that read no more."`
+	Drops    int    `default:"0" help:"Screens per second that disconnect abruptly and come back, while all watch."`
 }
 
 func main() {
@@ -79,17 +87,23 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		return err
 	}
 	name := parsed.Selected().Name
-	if name == "floor" {
+	switch name {
+	case "floor":
 		return c.Floor.run(ctx)
+	case "gorilla":
+		return c.Gorilla.run(ctx)
 	}
 	// A caller's thread may sleep in the kernel (nap), and garbage must not take time from what is measured.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 1)
 	debug.SetGCPercent(400)
-	chosen := map[string]*command{"book": &c.Book, "hot": &c.Hot, "process": &c.Process, "burst": &c.Burst, "list": &c.List, "grow": &c.Grow, "all": &c.All}[name]
-	return chosen.measure(ctx, plan{scenario: name, size: size{doctors: chosen.Doctors, large: 10 * chosen.Doctors, patients: chosen.Patients},
+	chosen := map[string]*command{"book": &c.Book, "hot": &c.Hot, "process": &c.Process, "burst": &c.Burst, "list": &c.List, "grow": &c.Grow,
+		"live": &c.Live, "all": &c.All}[name]
+	return chosen.measure(ctx, plan{scenario: name, size: size{doctors: chosen.Doctors, large: 10 * chosen.Doctors, watched: min(100, chosen.Doctors), patients: chosen.Patients, rest: 3 * time.Second},
 		callers: 256, few: 64,
 		times:   times{warm: time.Second, window: time.Duration(chosen.Seconds) * time.Second, burst: 6 * time.Duration(chosen.Seconds) * time.Second},
-		offered: offered{burst: float64(chosen.Rate), lists: 250, bookings: 50}}, stdout, stderr)
+		offered: offered{burst: float64(chosen.Rate), lists: 250, bookings: 50},
+		crowd: crowd{one: chosen.Screens / 10, many: chosen.Screens, stop: chosen.Screens * 2 / 5, stalled: chosen.Stalled, idle: 2 * chosen.Screens,
+			changes: float64(chosen.Changes), drops: float64(chosen.Drops)}}, stdout, stderr)
 }
 
 // plan is what to measure.
@@ -99,6 +113,7 @@ type plan struct {
 	callers, few int
 	times        times
 	offered      offered
+	crowd        crowd
 }
 
 // times are the lengths of a measurement.
@@ -161,10 +176,11 @@ func (g *ground) contests(ctx context.Context, p plan, rounds int) (rows []*row,
 		return nil, err
 	}
 	spread := &pgbench{choose: spreadScript, shapes: bothShapes, clients: g.tries(8, 16, 32)}
-	all := []struct {
+	type named struct {
 		name string
 		made *contest
-	}{
+	}
+	all := []named{
 		{"book", g.against("book", g.spread(p.size.doctors, p.callers), spread, p.times)},
 		{"book", g.against("book", g.spread(p.size.doctors, p.few), spread, p.times)},
 		{"hot", g.against("hot, one slot", g.hot(p.callers), &pgbench{choose: hotScript, shapes: bothShapes, clients: g.tries(1, 2, 8, 16)}, p.times)},
@@ -172,6 +188,9 @@ func (g *ground) contests(ctx context.Context, p plan, rounds int) (rows []*row,
 		{"burst", g.burst(p.offered, p.callers, p.times)},
 		{"list", g.listContest(p.few, p.times)},
 		{"grow", g.grow(p.callers, p.few, p.times)},
+	}
+	for _, c := range g.live(p.crowd, p.times) {
+		all = append(all, named{"live", c})
 	}
 	for _, c := range all {
 		if p.scenario != c.name && p.scenario != "all" {

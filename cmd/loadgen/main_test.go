@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// The test binary is loadgen when it is started as the floor of lists.
+// The test binary is loadgen when it is started as a floor.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "floor" {
+	if len(os.Args) == 3 && os.Args[1] == "floor" || len(os.Args) == 2 && os.Args[1] == "gorilla" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
 		if err := realMain(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
@@ -38,10 +38,11 @@ func TestMain(m *testing.M) {
 // little is enough to see that everything works.
 var little = plan{
 	scenario: "all",
-	size:     size{doctors: 20, large: 60, patients: 30_000, small: true},
+	size:     size{doctors: 20, large: 60, watched: 10, patients: 30_000, small: true, rest: 300 * time.Millisecond},
 	callers:  16, few: 8,
 	times:   times{warm: 200 * time.Millisecond, window: 600 * time.Millisecond, burst: 2 * time.Second},
 	offered: offered{burst: 300, lists: 30, bookings: 10},
+	crowd:   crowd{one: 20, many: 60, stop: 30, stalled: 5, idle: 400, changes: 50, drops: 10},
 }
 
 // shared is the ground of all tests; whoever uses it has it to themselves.

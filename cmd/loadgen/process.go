@@ -30,12 +30,7 @@ func (db *database) serve(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := db.start(ctx, exec.CommandContext(ctx, db.openslot, "api"), "/readyz",
-		"DATABASE_URL="+db.url(db.name),
-		"REDIS_URL="+redis.URL(),
-		"OPENSLOT_LISTEN=127.0.0.1:0",
-		"OPENSLOT_JWT_ISSUER="+issuer,
-		"OPENSLOT_JWT_SECRET="+secret)
+	p, err := db.instance(ctx, redis.URL())
 	if err != nil {
 		return nil, errors.Join(err, redis.Stop())
 	}
@@ -43,10 +38,20 @@ func (db *database) serve(ctx context.Context) (*process, error) {
 	return p, nil
 }
 
+// instance starts one of the program's, on a Redis that runs.
+func (db *database) instance(ctx context.Context, redis string, env ...string) (*process, error) {
+	return db.start(ctx, exec.CommandContext(ctx, db.openslot, "api"), "/readyz", append([]string{
+		"DATABASE_URL=" + db.url(db.name),
+		"REDIS_URL=" + redis,
+		"OPENSLOT_LISTEN=127.0.0.1:0",
+		"OPENSLOT_JWT_ISSUER=" + issuer,
+		"OPENSLOT_JWT_SECRET=" + secret}, env...)...)
+}
+
 // start runs a command that says {"address":"…"} in its log once it listens, and waits until path
 // answers 200.
 func (g *ground) start(ctx context.Context, cmd *exec.Cmd, path string, env ...string) (_ *process, err error) {
-	log, err := os.Create(filepath.Join(g.folder, filepath.Base(cmd.Path)+".log"))
+	log, err := os.CreateTemp(g.folder, filepath.Base(cmd.Path)+"-*.log")
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,8 @@ import (
 type figures struct {
 	PerSecond float64
 	P50, P99  float64 // ms
-	CPU       float64 // µs of the servers for each call
+	CPU       float64 // µs of the servers for each call or message
+	Memory    float64 // KiB for each socket
 	Errors    int64
 }
 
@@ -38,6 +39,7 @@ func (r *row) add(ours, floor figures, violations int64) {
 func perSecond(ours, floor figures) float64 { return ours.PerSecond / floor.PerSecond }
 func p99(ours, floor figures) float64       { return ours.P99 / floor.P99 }
 func cpu(ours, floor figures) float64       { return ours.CPU / floor.CPU }
+func memory(ours, floor figures) float64    { return ours.Memory / floor.Memory }
 func cost(ours, floor figures) float64      { return floor.PerSecond / ours.PerSecond }
 
 // ratios are those of all rounds, sorted.
@@ -64,6 +66,7 @@ func median(rounds []figures) figures {
 	f.P50 = of(func(f figures) float64 { return f.P50 })
 	f.P99 = of(func(f figures) float64 { return f.P99 })
 	f.CPU = of(func(f figures) float64 { return f.CPU })
+	f.Memory = of(func(f figures) float64 { return f.Memory })
 	for _, r := range rounds {
 		f.Errors += r.Errors
 	}
@@ -99,10 +102,11 @@ func (r *row) writeJSON(w io.Writer) error {
 		P50       number3 `json:"p50_ms"`
 		P99       number3 `json:"p99_ms"`
 		CPU       number3 `json:"cpu_us"`
+		Memory    number3 `json:"kib,omitempty"`
 		Errors    *int64  `json:"errors,omitempty"`
 	}
 	sideOf := func(f figures) side {
-		return side{PerSecond: number3(f.PerSecond), P50: number3(f.P50), P99: number3(f.P99), CPU: number3(f.CPU)}
+		return side{PerSecond: number3(f.PerSecond), P50: number3(f.P50), P99: number3(f.P99), CPU: number3(f.CPU), Memory: number3(f.Memory)}
 	}
 	var object struct {
 		Scenario string `json:"scenario"`
@@ -138,7 +142,11 @@ func writeTable(w io.Writer, rows []*row) {
 
 // String is the figures in short.
 func (f figures) String() string {
-	return fmt.Sprintf("%s · %s / %s · %s", digits(f.PerSecond), digits(f.P50), digits(f.P99), digits(f.CPU))
+	text := fmt.Sprintf("%s · %s / %s · %s", digits(f.PerSecond), digits(f.P50), digits(f.P99), digits(f.CPU))
+	if f.Memory > 0 {
+		text += fmt.Sprintf(" · %s KiB", digits(f.Memory))
+	}
+	return text
 }
 
 // digits is a figure with as many digits as mean something, – for none.
