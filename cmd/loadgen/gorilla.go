@@ -51,6 +51,12 @@ type member struct {
 	conn    *websocket.Conn
 }
 
+func (m *member) write(text []byte) {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	_ = m.conn.WriteMessage(websocket.TextMessage, text) // its reader finds out
+}
+
 func (s *groups) watch(w http.ResponseWriter, r *http.Request) {
 	group, err := strconv.Atoi(r.URL.Query().Get("group"))
 	if err != nil {
@@ -75,6 +81,7 @@ func (s *groups) watch(w http.ResponseWriter, r *http.Request) {
 		delete(s.members[group], m)
 		conn.Close()
 	}()
+	m.write([]byte(`{"type":"connection_ack"}`)) // it is a member now
 	for {
 		if _, _, err := conn.ReadMessage(); err != nil {
 			return
@@ -97,9 +104,7 @@ func (s *groups) send(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.RUnlock()
 	for _, m := range members {
-		m.writing.Lock()
-		_ = m.conn.WriteMessage(websocket.TextMessage, body) // its reader finds out
-		m.writing.Unlock()
+		m.write(body)
 	}
 }
 

@@ -27,6 +27,7 @@ type screen struct {
 	conn    net.Conn
 	in      []byte // has come, and is not understood yet
 	scratch []shown
+	welcome bool // the other side has answered
 	keep    bool // what comes is kept, to be played to the floor
 	gone    sync.WaitGroup
 
@@ -91,17 +92,22 @@ func (s *screen) connect(ctx context.Context, h host) (err error) {
 	if err := s.upgraded(); err != nil {
 		return err
 	}
-	if !h.gorilla {
-		if _, err := s.conn.Write(hello(s.doctor, h.from)); err != nil {
-			return err
-		}
-		for s.slots == nil {
-			if err := s.read(); err != nil {
+	if h.gorilla {
+		s.slots = map[int64]shown{}
+		for err := s.understand(0); !s.welcome; err = s.read() {
+			if err != nil {
 				return err
 			}
 		}
-	} else {
-		s.slots = map[int64]shown{}
+		return s.conn.SetDeadline(time.Time{})
+	}
+	if _, err := s.conn.Write(hello(s.doctor, h.from)); err != nil {
+		return err
+	}
+	for s.slots == nil {
+		if err := s.read(); err != nil {
+			return err
+		}
 	}
 	return s.conn.SetDeadline(time.Time{})
 }
@@ -132,12 +138,16 @@ func (s *screen) fill() error {
 	return err
 }
 
-// read reads once and does what the frames that are whole say.
+// read reads once and does what it says.
 func (s *screen) read() error {
 	if err := s.fill(); err != nil {
 		return err
 	}
-	at := time.Now().UnixMicro()
+	return s.understand(time.Now().UnixMicro())
+}
+
+// understand does what the frames say that are whole, and have come at a moment.
+func (s *screen) understand(at int64) error {
 	rest := s.in
 	for {
 		op, payload, size, err := readFrame(rest)
@@ -174,6 +184,7 @@ func (s *screen) read() error {
 func (s *screen) show(text []byte, at int64) error {
 	u, ok, err := readUpdate(text, s.scratch)
 	if err != nil || !ok {
+		s.welcome = s.welcome || err == nil
 		return err
 	}
 	s.scratch = u.slots

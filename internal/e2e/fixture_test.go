@@ -60,20 +60,28 @@ func startClinic(t testing.TB, url string, pool *pgxpool.Pool, n int) *clinic {
 // start runs an instance until the test ends.
 func (c *clinic) start() string {
 	c.t.Helper()
+	base, _ := c.startInstance()
+	return base
+}
+
+// startInstance runs an instance until stop is called, which returns when it has ended, or the test ends.
+func (c *clinic) startInstance() (base string, stop func()) {
+	c.t.Helper()
 	instance, err := app.New(c.t.Context(), c.config, slog.New(slog.NewJSONHandler(io.Discard, nil)))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- instance.Run(ctx) }()
-	c.t.Cleanup(func() {
-		stop()
+	stop = sync.OnceFunc(func() {
+		cancel()
 		if err := <-ended; err != nil {
 			c.t.Error(err)
 		}
 	})
-	return "http://" + instance.Addr().String()
+	c.t.Cleanup(stop)
+	return "http://" + instance.Addr().String(), stop
 }
 
 // token signs one for the role; staff belong to the clinic.
