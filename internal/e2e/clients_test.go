@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,17 +75,26 @@ func programs(t *testing.T, libraries string, f *front, d *desk) (folder string,
 // desk is an app's sign-in. It gives tokens that are good for ttl; wrong ones if that is 0, none if it
 // is less.
 type desk struct {
-	url   string
-	ttl   atomic.Int64
-	asked atomic.Int64
+	url string
+
+	mu  sync.Mutex // guards what follows
+	jwt app.JWT
+	ttl time.Duration
+}
+
+// give sets what tokens are given from now on.
+func (d *desk) give(jwt app.JWT, ttl time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.jwt, d.ttl = jwt, ttl
 }
 
 func (c *clinic) desk(ttl time.Duration) *desk {
-	d := &desk{}
-	d.ttl.Store(int64(ttl))
+	d := &desk{jwt: c.config.JWT, ttl: ttl}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		d.asked.Add(1)
-		ttl := time.Duration(d.ttl.Load())
+		d.mu.Lock()
+		jwt, ttl := d.jwt, d.ttl
+		d.mu.Unlock()
 		if ttl < 0 {
 			http.Error(w, "signed out", http.StatusUnauthorized)
 			return
@@ -95,7 +103,7 @@ func (c *clinic) desk(ttl time.Duration) *desk {
 			_ = json.NewEncoder(w).Encode(map[string]any{"token": "wrong", "until": 0})
 			return
 		}
-		token, err := c.config.JWT.Sign(app.Token{Role: "patient", Subject: "screen", TTL: ttl})
+		token, err := jwt.Sign(app.Token{Role: "patient", Subject: "screen", TTL: ttl})
 		if err != nil {
 			c.t.Error(err)
 		}
