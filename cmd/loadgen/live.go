@@ -162,7 +162,7 @@ func (w *watched) back(ctx context.Context, base int) (broken int64) {
 // Whoever stalls asks for all days of a doctor, and these change at once until nothing more fits
 // between the server and them.
 const (
-	fills    = 24
+	fills    = 8
 	fillSQL  = `UPDATE time_slot SET capacity = capacity WHERE doctor_id <= %d AND (id - 1) %% %d >= %d`
 	goneSoon = 10 * time.Second
 )

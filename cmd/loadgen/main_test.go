@@ -82,7 +82,7 @@ func TestAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rows) < 12 {
+	if len(rows) < 17 {
 		t.Errorf("%d rows", len(rows))
 	}
 	for _, r := range rows {
@@ -124,12 +124,16 @@ func checkJSON(t *testing.T, rows []*row) {
 		if err := decoder.Decode(&got); err != nil {
 			t.Fatalf("%s: %v", r.Scenario, err)
 		}
+		memory := ""
+		if r.ours[0].Memory > 0 {
+			memory = "kib "
+		}
 		for _, side := range []struct {
 			got  map[string]json.RawMessage
 			want string
 		}{
-			{got.Ours, "cpu_us errors p50_ms p99_ms per_s"},
-			{got.Floor, "cpu_us name p50_ms p99_ms per_s"},
+			{got.Ours, "cpu_us errors " + memory + "p50_ms p99_ms per_s"},
+			{got.Floor, "cpu_us " + memory + "name p50_ms p99_ms per_s"},
 			{got.Ratio, "max median min"},
 		} {
 			var keys []string
