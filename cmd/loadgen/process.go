@@ -127,6 +127,7 @@ func (p *process) cpu() time.Duration {
 // stop ends it in an orderly way, and its Redis.
 func (p *process) stop() error {
 	err := p.end()
+	_ = os.Remove(p.log) // every request has a line in it
 	if p.redis != nil {
 		err = errors.Join(err, p.redis.Stop())
 	}
