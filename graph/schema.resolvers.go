@@ -107,7 +107,7 @@ func (r *queryResolver) Slots(ctx context.Context, doctorID ID, date booking.Dat
 	return r.day(ctx, booking.DoctorID(doctorID), date, value(includeFull))
 }
 
-func (r *queryResolver) Days(ctx context.Context, doctorID ID, from booking.Date, days *int) ([]availability.DaySummary, error) {
+func (r *queryResolver) Days(ctx context.Context, doctorID ID, from booking.Date, days *int) ([]booking.DaySummary, error) {
 	return r.Availability.Days(ctx, booking.DoctorID(doctorID), from, value(days))
 }
 

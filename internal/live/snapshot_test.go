@@ -153,7 +153,7 @@ func TestNews(t *testing.T) {
 		"before the range":        {[]booking.Slot{{ID: 1, Version: 6, StartAt: from.Add(-1)}}, -1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &Subscription{wake: make(chan struct{}, 1)}
+			s := &Subscription{hub: NewHub(nil, nil), wake: make(chan struct{}, 1)}
 			v := &view{sub: s, scope: scope{1, from, to}, base: map[booking.SlotID]int64{1: 5}}
 			v.offer(tt.changes)
 			u, ok := v.take()

@@ -111,9 +111,10 @@ type view struct {
 	zone string
 	sub  *Subscription
 
-	stale   bool  // has to be read again, by a read that begins from now on
-	reading bool  // such a read was asked for and is not there yet
-	epoch   int64 // of the feed when the last read was asked for
+	stale   bool      // has to be read again, by a read that begins from now on
+	reading bool      // such a read was asked for and is not there yet
+	epoch   int64     // of the feed when the last read was asked for
+	opens   time.Time // when the next slot opens, as far as is known; zero: none will
 
 	ready   *snapshot                       // read but not yet told
 	base    map[booking.SlotID]int64        // versions in the last snapshot; shared, never written to
@@ -177,6 +178,9 @@ func (v *view) change(slot booking.Slot) {
 		v.pending = make(map[booking.SlotID]booking.Slot)
 	}
 	v.pending[slot.ID] = slot
+	if slot.Status == booking.SlotOpen && slot.OpensAt.After(v.sub.hub.clock.now()) {
+		v.expect(slot.OpensAt)
+	}
 	if len(v.pending) > maxKept || len(v.later) > maxKept {
 		v.fall()
 	}
@@ -212,6 +216,8 @@ func (v *view) deliver(s *snapshot) {
 	}
 	kept := v.pending
 	v.reading, v.ready, v.base, v.later, v.pending = false, s, s.versions, nil, nil
+	v.opens = time.Time{}
+	v.expect(s.opens)
 	for _, slot := range kept {
 		v.change(slot)
 	}
@@ -230,7 +236,7 @@ func (v *view) take() (Update, bool) {
 	u := Update{DoctorID: v.doctor, From: v.sub.from, Days: v.sub.days, TimeZone: v.zone, Epoch: v.epoch}
 	switch {
 	case v.ready != nil:
-		u.Kind, u.Slots = Snapshot, v.ready.slots
+		u.Kind, u.Slots, u.AsOf = Snapshot, v.ready.slots, &v.ready.asOf
 		v.ready = nil
 	case len(v.pending) > 0 && !v.reading:
 		u.Kind, u.Slots = Delta, make([]booking.Slot, 0, len(v.pending))
