@@ -146,18 +146,18 @@ func TestCounts(t *testing.T) {
 		t.Fatal(diff)
 	}
 	slot := query[booking.SlotID](c, `SELECT min(id) FROM time_slot WHERE doctor_id = $1 AND status = 'OPEN'`, c.doctor)[0]
-	for name, sql := range map[string]string{
-		"a booking":  `UPDATE time_slot SET booked_count = booked_count + 1 WHERE id = $1`,
-		"full":       `UPDATE time_slot SET booked_count = capacity WHERE id = $1`,
-		"closed":     `UPDATE time_slot SET status = 'CLOSED', booked_count = 0 WHERE id = $1`,
-		"reopened":   `UPDATE time_slot SET status = 'OPEN', capacity = capacity + 1 WHERE id = $1`,
-		"withdrawn":  `UPDATE time_slot SET status = 'WITHDRAWN' WHERE id = $1`,
-		"opens late": `UPDATE time_slot SET opens_at = '2126-01-01', status = 'OPEN', capacity = capacity + 1 WHERE id = $1`,
+	for _, change := range []struct{ name, sql string }{
+		{"a booking", `UPDATE time_slot SET booked_count = booked_count + 1 WHERE id = $1`},
+		{"full", `UPDATE time_slot SET booked_count = capacity WHERE id = $1`},
+		{"closed", `UPDATE time_slot SET status = 'CLOSED', booked_count = 0 WHERE id = $1`},
+		{"reopened", `UPDATE time_slot SET status = 'OPEN', capacity = capacity + 1 WHERE id = $1`},
+		{"withdrawn", `UPDATE time_slot SET status = 'WITHDRAWN' WHERE id = $1`},
+		{"brought back, opens late", `UPDATE time_slot SET status = 'OPEN', opens_at = '2126-01-01' WHERE id = $1`},
 	} {
-		c.exec(sql, slot)
-		for b.diff() != "" { // states between two messages are not told
+		c.exec(change.sql, slot)
+		for b.diff() != "" { // it is one message, but for what is under way
 			if u := b.next(); u.DoctorID != c.doctor || len(u.Days) != 1 {
-				t.Errorf("%s: %+v", name, u)
+				t.Errorf("%s: %+v", change.name, u)
 			}
 		}
 	}
