@@ -4,6 +4,7 @@
 //	websocket ──▶ websocket.go ──▶   (limits.go before it)   │
 //	              socket.go                                  └─▶ errors.go: codes → answers
 //	              operation.go
+//	event stream ──▶ sse.go ──▶
 //
 // Resolvers hold no rules and no SQL: they turn arguments into calls of the core and its answers
 // into the types of the contract, most of which are the core's own. generated.go and models_gen.go
@@ -59,8 +60,8 @@ type Parts struct {
 // cachedDocuments is how many parsed documents are kept. Apps send a handful.
 const cachedDocuments = 1000
 
-// Handler answers GraphQL at one address: POST for operations, GET for queries, websockets for
-// these and subscriptions. It finds out who asks by itself: no other authentication belongs in
+// Handler answers GraphQL at one address: POST for operations, GET for queries, websockets and event
+// streams for these and subscriptions. It finds out who asks by itself: no other authentication belongs in
 // front of it.
 type Handler struct {
 	exec      *executor.Executor
@@ -68,6 +69,8 @@ type Handler struct {
 	responses *responses
 	origins   []string
 	sockets   *sockets
+	streams   *streams
+	auth      *auth.Authenticator
 	entry     http.Handler
 }
 
@@ -90,6 +93,7 @@ func New(parts Parts) *Handler {
 		return withinTime(withLoaders(ctx, parts), parts.patience, next)
 	})
 	h := &Handler{exec: exec, plans: newPlans(r), origins: parts.AllowedOrigins, sockets: newSockets(exec, parts.Auth, parts.AllowedOrigins)}
+	h.streams, h.auth = newStreams(), parts.Auth
 	if parts.KeepResponses {
 		h.responses = newResponses()
 	}
@@ -114,9 +118,13 @@ func withinTime(ctx context.Context, patience time.Duration, next graphql.Operat
 	}
 }
 
-// Close ends all sockets with 1001, going away, and lets no more begin. It returns when they are
-// gone, or with an error when ctx is over. Requests over HTTP are the server's to wait for.
-func (h *Handler) Close(ctx context.Context) error { return h.sockets.close(ctx) }
+// Close ends all sockets with 1001, going away, and all event streams, and lets no more begin. It
+// returns when the sockets are gone, or with an error when ctx is over. Requests over HTTP, streams
+// included, are the server's to wait for.
+func (h *Handler) Close(ctx context.Context) error {
+	h.streams.close(ctx)
+	return h.sockets.close(ctx)
+}
 
 // ServeHTTP answers a request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -98,9 +98,10 @@ type feedKey struct{}
 // feed is what a subscription's resolver leaves behind: a goroutine that fills its channel, and
 // why that has ended.
 type feed struct {
-	running sync.WaitGroup
-	mu      sync.Mutex
-	err     error
+	followed bool // there is one
+	running  sync.WaitGroup
+	mu       sync.Mutex
+	err      error
 }
 
 func (f *feed) failure() error {
@@ -110,12 +111,19 @@ func (f *feed) failure() error {
 	return f.err
 }
 
+// subscription is one of the hub's.
+type subscription[T any] interface {
+	Next(ctx context.Context) (T, error)
+	Close()
+}
+
 // follow passes a subscription's updates on until it ends or ctx does.
-func follow(ctx context.Context, subscription *live.Subscription) <-chan *live.Update {
-	f := ctx.Value(feedKey{}).(*feed) // only operations on a socket come here
-	updates := make(chan *live.Update)
+func follow[T any](ctx context.Context, s subscription[T]) <-chan *T {
+	f := ctx.Value(feedKey{}).(*feed) // only operations on a socket or a stream come here
+	f.followed = true
+	updates := make(chan *T)
 	f.running.Go(func() {
-		err := pass(ctx, subscription, updates)
+		err := pass(ctx, s, updates)
 		if ctx.Err() == nil {
 			f.mu.Lock()
 			f.err = err
@@ -127,15 +135,15 @@ func follow(ctx context.Context, subscription *live.Subscription) <-chan *live.U
 }
 
 // pass returns why it has ended. A panic here would take the whole process with it.
-func pass(ctx context.Context, subscription *live.Subscription, updates chan<- *live.Update) (err error) {
+func pass[T any](ctx context.Context, s subscription[T], updates chan<- *T) (err error) {
 	defer func() {
 		if problem := recover(); problem != nil {
 			err = recovered(ctx, problem)
 		}
 	}()
-	defer subscription.Close()
+	defer s.Close()
 	for {
-		update, err := subscription.Next(ctx)
+		update, err := s.Next(ctx)
 		if err != nil {
 			return err
 		}

@@ -39,6 +39,7 @@ type socket struct {
 
 	init   *time.Timer // until connection_init has come; then nil. The reader's.
 	expiry *time.Timer // ends the socket with its token; may be nil. The reader's.
+	watch  func()      // ends the watch on the caller's access; may be nil. The reader's.
 	ready  bool        // connection_init was accepted. The reader's.
 
 	writing sync.Mutex // held by whoever writes a message
@@ -48,6 +49,8 @@ type socket struct {
 	operations map[string]*operation
 	running    sync.WaitGroup // pings and operations
 }
+
+const accessBlocked = "Access has been blocked"
 
 // message is what both sides send.
 type message struct {
@@ -72,6 +75,9 @@ func (s *socket) serve() {
 	defer func() {
 		if s.expiry != nil {
 			s.expiry.Stop()
+		}
+		if s.watch != nil {
+			s.watch()
 		}
 	}()
 	s.conn.SetReadLimit(maxBody)
@@ -166,6 +172,9 @@ func (s *socket) admit(payload json.RawMessage) {
 		}
 		var known *booking.Error
 		switch {
+		case errors.As(err, &known) && known.Code == booking.Forbidden:
+			s.end(closeForbidden, accessBlocked)
+			return
 		case errors.As(err, &known) && known.Code != booking.Unauthenticated:
 			s.end(closeTryLater, "Sign-in can't be checked right now")
 			return
@@ -178,6 +187,7 @@ func (s *socket) admit(payload json.RawMessage) {
 	if !identity.ExpiresAt.IsZero() {
 		s.expiry = time.AfterFunc(time.Until(identity.ExpiresAt), func() { s.end(closeForbidden, "The access token has expired") })
 	}
+	s.watch = s.auth.OnBlocked(identity, func() { s.end(closeForbidden, accessBlocked) })
 	s.ready = true
 	s.send(message{Type: "connection_ack"})
 }

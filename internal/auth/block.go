@@ -25,6 +25,9 @@ const (
 	retryAfter     = 200 * time.Millisecond // a read that failed
 )
 
+// ErrBlocked is what a blocked patient hears.
+var ErrBlocked error = booking.Refuse(booking.Forbidden, "Your access has been blocked. Please call the practice.")
+
 // Staff of the organization $2, whose registrar is $3, block patient $1, or the operators do, for
 // whom both are NULL. Whose the patient is and whether that may be are decided on the locked row;
 // theirsSQL and answerSQL are parts of both statements.
@@ -145,7 +148,7 @@ func (a *Authenticator) OnBlocked(identity Identity, f func()) (stop func()) {
 // admitted is identity, or FORBIDDEN for a patient who is blocked.
 func (a *Authenticator) admitted(identity Identity) (Identity, error) {
 	if identity.Actor.Kind == booking.Patient && a.patients.blocks.has(identity.Actor.PatientID) {
-		return Identity{}, booking.Refuse(booking.Forbidden, "Your access has been blocked. Please call the practice.")
+		return Identity{}, ErrBlocked
 	}
 	return identity, nil
 }

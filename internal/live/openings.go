@@ -126,6 +126,13 @@ func (v *view) open(now time.Time) {
 	}
 }
 
+// expectOpening looks at a slot that is news to the view.
+func (v *view) expectOpening(slot booking.Slot) {
+	if slot.Status == booking.SlotOpen && slot.OpensAt.After(v.sub.hub.clock.now()) {
+		v.expect(slot.OpensAt)
+	}
+}
+
 // expect notes that a slot in the view opens at a moment, unless one does before; zero: none does.
 func (v *view) expect(at time.Time) {
 	if at.IsZero() || !v.opens.IsZero() && !at.Before(v.opens) {

@@ -173,14 +173,12 @@ func (v *view) change(slot booking.Slot) {
 			v.later = make(map[booking.SlotID]told)
 		}
 		v.later[slot.ID] = told{slot.Version, slot.Status == booking.SlotWithdrawn}
+		v.expectOpening(slot)
 	}
 	if v.pending == nil {
 		v.pending = make(map[booking.SlotID]booking.Slot)
 	}
 	v.pending[slot.ID] = slot
-	if slot.Status == booking.SlotOpen && slot.OpensAt.After(v.sub.hub.clock.now()) {
-		v.expect(slot.OpensAt)
-	}
 	if len(v.pending) > maxKept || len(v.later) > maxKept {
 		v.fall()
 	}
