@@ -163,8 +163,9 @@ func TestBlocked(t *testing.T) {
 			t.Fatal("what was open goes on")
 		}
 	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %s", took)
+	t.Logf("what was open ended after %s", time.Since(began))
+	if recheckAfter+recheckTimeout >= 5*time.Second {
+		t.Error("by itself it takes 5 s and more")
 	}
 	if !refused(there) {
 		t.Error("accepted on the other instance")
