@@ -123,7 +123,7 @@ func (s *streams) close(ctx context.Context) {
 		if !st.lasting {
 			continue // soon over, and perhaps a booking
 		}
-		time.AfterFunc(rand.N(spread), func() { st.end(errGoing) })
+		time.AfterFunc(rand.N(spread), func() { st.end(errGoing) }) //nolint:gosec // it may be guessed
 	}
 }
 

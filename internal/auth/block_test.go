@@ -185,8 +185,11 @@ func TestBlocked(t *testing.T) {
 	}
 
 	// An instance that has just started and knows nothing.
-	if fresh := newLocal(t, NewPatients(db.Pool)); !refused(fresh) || !refused(fresh) {
-		t.Error("accepted by a new instance")
+	fresh := newLocal(t, NewPatients(db.Pool))
+	for range 2 {
+		if !refused(fresh) {
+			t.Error("accepted by a new instance")
+		}
 	}
 
 	if _, _, err := here.patients.Unblock(t.Context(), booking.SystemActor, identity.Actor.PatientID); err != nil {
