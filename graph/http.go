@@ -102,6 +102,7 @@ func (h *Handler) execute(w http.ResponseWriter, r *http.Request, q question, pa
 	ctx, trace := availability.WithTrace(ctx)
 	responses, ctx := h.exec.DispatchOperation(ctx, operation)
 	response := responses(ctx)
+	h.responses.executed(operation)
 	switch {
 	case response == nil: // the client has gone
 	case public && len(response.Errors) == 0:
@@ -109,9 +110,6 @@ func (h *Handler) execute(w http.ResponseWriter, r *http.Request, q question, pa
 		h.responses.keep(k)
 		k.write(w, r)
 	default:
-		if operation.Operation.Operation == ast.Mutation && isUnannounced(operation) {
-			h.responses.purge()
-		}
 		write(w, media, response)
 	}
 }

@@ -21,6 +21,10 @@
 // A subscriber that doesn't read costs nobody anything: it keeps the latest value per slot, and
 // beyond a bound only the fact that it has to read again.
 //
+// Subscribers who watch the same days and have kept up are told the same, by one object that remembers
+// how it is encoded ([Update.Encoded]): the work is done once, however many they are. One that fell
+// behind is told what it missed in one update of its own, and shares the next one again.
+//
 // One thing is told that the database no longer says: a slot made and withdrawn within the feed's
 // delay (milliseconds) before a SNAPSHOT may be told as new, and at once as WITHDRAWN.
 //
@@ -28,8 +32,8 @@
 //
 // [Listener.Run] calls its consumers from one goroutine, in the order in which transactions
 // committed. All methods of Hub may be called at any time from any goroutine; those of a
-// Subscription as well, but only one Next at a time. Locks are taken in the order Hub.mu,
-// Subscription.mu; reads.mu is never held with another one. None is held while waiting for
+// Subscription as well, but only one Next or Take at a time. Locks are taken in the order Hub.mu,
+// Subscription.mu; reads.mu and content.mu are never held with another one. None is held while waiting for
 // anything but memory. The only goroutines are those that Hub.Run owns.
 package live
 
@@ -106,6 +110,8 @@ type Update struct {
 	// ones included. DELTA: those that changed; a WITHDRAWN one is gone. Both by start.
 	// The slice may be shared with other subscribers: it must not be written to.
 	Slots []booking.Slot
+
+	content *content // of Slots, if others are told the same
 }
 
 // Consumer is told what the feed brings. Its functions are called one at a time and must not

@@ -21,7 +21,7 @@ const (
 
 // snapshot is all of a scope as one read saw it. It is shared and never written to.
 type snapshot struct {
-	slots    []booking.Slot // by start
+	content
 	versions map[booking.SlotID]int64
 }
 
@@ -177,7 +177,7 @@ func (r *reads) read(ctx context.Context, batch []request) ([]*snapshot, error) 
 	snapshots := make([]*snapshot, len(batch))
 	for i, req := range batch {
 		doctors[i], from[i], to[i] = req.doctor, req.from, req.to
-		snapshots[i] = &snapshot{slots: []booking.Slot{}, versions: make(map[booking.SlotID]int64)}
+		snapshots[i] = &snapshot{content: content{slots: []booking.Slot{}}, versions: make(map[booking.SlotID]int64)}
 	}
 	rows, err := r.db.Query(ctx, readSQL, doctors, from, to)
 	if err != nil {
