@@ -21,7 +21,7 @@ func TestBlocked(t *testing.T) {
 	variables := vars{"d": []string{id(w.northDoctor)}, "day": "2030-01-01"}
 	open := func(token string) *client {
 		c := w.connect(token)
-		c.subscribe("1", watch, variables)
+		c.subscribe("1", watching, variables)
 		c.expect("next", "1")
 		return c
 	}

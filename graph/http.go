@@ -123,6 +123,7 @@ func (h *Handler) execute(w http.ResponseWriter, r *http.Request, q question, pa
 	ctx, trace := availability.WithTrace(ctx)
 	responses, ctx := h.exec.DispatchOperation(ctx, operation)
 	response := responses(ctx)
+	h.responses.executed(operation)
 	switch {
 	case response == nil: // the client has gone
 	case public && len(response.Errors) == 0:
@@ -130,16 +131,7 @@ func (h *Handler) execute(w http.ResponseWriter, r *http.Request, q question, pa
 		h.responses.keep(k)
 		k.write(w, r)
 	default:
-		h.executed(operation)
 		write(w, media, response)
-	}
-}
-
-// executed is told of operations that were executed, before they are answered: of what a mutation
-// changed that nobody else tells of, no answer may be kept.
-func (h *Handler) executed(operation *graphql.OperationContext) {
-	if operation.Operation.Operation == ast.Mutation && isUnannounced(operation) {
-		h.responses.purge()
 	}
 }
 

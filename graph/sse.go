@@ -6,7 +6,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"mime"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -31,16 +30,6 @@ import (
 // A client that accepts JSON as well gets a stream for subscriptions only.
 const mediaEvents = "text/event-stream"
 
-// Limits of how many streams one instance has open.
-const (
-	maxStreams      = 20_000
-	maxStreamsActor = 20    // of one caller
-	maxStreamsPeer  = 1_000 // of one address, of those without a token: many may be behind it
-
-	streamSpread = 2 * time.Second // in which streams end when the instance goes away
-	streamRetry  = 10 * time.Second
-)
-
 // Why a stream ends before its operation does.
 var (
 	errExpired = booking.Refuse(booking.Unauthenticated, "The access token has expired. Sign in again.")
@@ -64,57 +53,46 @@ func acceptsEvents(r *http.Request) bool {
 	return false
 }
 
-// streams are all that are open.
+// streams are all that are open. They count as sockets do, and together with them.
 type streams struct {
+	admission *admission
+	spread    time.Duration // over which close ends them
+
 	mu      sync.Mutex
 	open    map[*stream]struct{}
-	places  map[string]int // how many of each caller or address
 	closing bool
 }
 
-func newStreams() *streams {
-	return &streams{open: make(map[*stream]struct{}), places: make(map[string]int)}
+func newStreams(a *admission, spread time.Duration) *streams {
+	return &streams{admission: a, spread: spread, open: make(map[*stream]struct{})}
 }
 
 // enter counts a stream in, or says why there can't be one.
-func (s *streams) enter(st *stream, r *http.Request) *problem {
-	most := maxStreamsActor
-	actor := auth.ActorFrom(r.Context())
-	st.place = actor.Caller() + "@" + actor.Organization.String() // staff of two practices may be spelled alike
-	if actor.Kind == booking.Anonymous {
-		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		st.place, most = "address:"+host, maxStreamsPeer
-	}
+func (s *streams) enter(st *stream, r *http.Request) (full *problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.closing:
+	if s.closing {
 		return &problem{http.StatusServiceUnavailable, booking.Unavailable, "This instance is going away. Connect again."}
-	case len(s.open) >= maxStreams:
-		return &problem{http.StatusServiceUnavailable, booking.Overloaded, "This instance has no room for more streams. Connect again."}
-	case s.places[st.place] >= most:
-		return &problem{http.StatusTooManyRequests, booking.RateLimited, "You have too many streams open. Close some first."}
 	}
-	s.open[st] = struct{}{}
-	s.places[st.place]++
-	return nil
+	if st.place, full = s.admission.enter(auth.ActorFrom(r.Context()), r); full == nil {
+		s.open[st] = struct{}{}
+	}
+	return full
 }
 
 func (s *streams) leave(st *stream) {
+	s.admission.leave(st.place)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, st)
-	if s.places[st.place]--; s.places[st.place] == 0 {
-		delete(s.places, st.place)
-	}
 }
 
 // close lets no more begin and ends all, a few at a time, so that their clients come back in a
 // trickle. It does not wait.
 func (s *streams) close(ctx context.Context) {
-	spread := streamSpread
+	spread := s.spread
 	if end, ok := ctx.Deadline(); ok {
-		spread = max(1, min(spread, time.Until(end)/2))
+		spread = min(spread, time.Until(end)/2)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +101,7 @@ func (s *streams) close(ctx context.Context) {
 		if !st.lasting {
 			continue // soon over, and perhaps a booking
 		}
-		time.AfterFunc(rand.N(spread), func() { st.end(errGoing) }) //nolint:gosec // it may be guessed
+		time.AfterFunc(rand.N(max(1, spread)), func() { st.end(errGoing) }) //nolint:gosec // it may be guessed
 	}
 }
 
@@ -166,7 +144,7 @@ func (h *Handler) events(ctx context.Context, w http.ResponseWriter, r *http.Req
 	st := &stream{w: w, control: http.NewResponseController(w), pace: h.sockets.pace,
 		lasting: errs == nil && operation.Operation.Operation == ast.Subscription}
 	if full := h.streams.enter(st, r); full != nil {
-		w.Header().Set("Retry-After", strconv.Itoa(seconds(streamRetry)))
+		w.Header().Set("Retry-After", strconv.Itoa(seconds(comeBack)))
 		refuse(w, mediaJSON, full)
 		return
 	}
@@ -203,7 +181,7 @@ func (h *Handler) run(ctx context.Context, st *stream, f *feed, operation *graph
 	}
 	for response := responses(ctx); response != nil; response = responses(ctx) {
 		if !st.lasting {
-			h.executed(operation)
+			h.responses.executed(operation)
 		}
 		if failure := whole(response.Errors); failure != nil {
 			if !st.begun {

@@ -74,7 +74,7 @@ func TestStreamClient(t *testing.T) {
 	w := newWorld(t)
 	w.quick(func(p *pace) { p.ping = time.Millisecond })
 	slot := w.slot(w.northDoctor, noon(1), 1000)
-	request, _ := json.Marshal(map[string]any{"query": watch, "variables": vars{"d": []string{id(w.northDoctor)}, "day": noon(1).Format(time.DateOnly)}})
+	request, _ := json.Marshal(map[string]any{"query": watching, "variables": vars{"d": []string{id(w.northDoctor)}, "day": noon(1).Format(time.DateOnly)}})
 	start := func(token string) *streamClient {
 		t.Helper()
 		return startStreamClient(t, command("node", "watch.mjs", w.url, token, string(request)))

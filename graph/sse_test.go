@@ -130,7 +130,7 @@ func TestStream(t *testing.T) {
 	w := newWorld(t)
 	slot := w.slot(w.northDoctor, noon(1), 3)
 	variables := vars{"d": []string{id(w.northDoctor)}, "day": noon(1).Format(time.DateOnly)}
-	for name, query := range map[string]string{"availability": watch, "dayCounts": counting} {
+	for name, query := range map[string]string{"availability": watching, "dayCounts": counting} {
 		t.Run(name, func(t *testing.T) {
 			s := w.connect("")
 			s.subscribe("1", query, variables)
@@ -227,7 +227,7 @@ func TestStreamEnds(t *testing.T) {
 	w.slot(w.northDoctor, noon(1), 3)
 	variables := vars{"d": []string{id(w.northDoctor)}, "day": noon(1).Format(time.DateOnly)}
 	begun := func(token string) *reader {
-		r := w.openStream(token, watch, variables)
+		r := w.openStream(token, watching, variables)
 		r.next("next")
 		return r
 	}
@@ -252,7 +252,7 @@ func TestStreamEnds(t *testing.T) {
 		t.Fatal(a.Body)
 	}
 	blocked.fails(booking.Forbidden)
-	if r := w.openStream(ada, watch, variables); r.res.StatusCode != 403 {
+	if r := w.openStream(ada, watching, variables); r.res.StatusCode != 403 {
 		t.Errorf("opened again: %d", r.res.StatusCode)
 	}
 
@@ -267,39 +267,32 @@ func TestStreamEnds(t *testing.T) {
 	}
 	alive.end()
 	other.end()
-	if r := w.openStream("", watch, variables); r.res.StatusCode != 503 || r.res.Header.Get("Retry-After") == "" {
+	if r := w.openStream("", watching, variables); r.res.StatusCode != 503 || r.res.Header.Get("Retry-After") == "" {
 		t.Errorf("%d %v", r.res.StatusCode, r.res.Header)
 	}
 	await(t, "all are gone", func() bool { return w.openStreams() == 0 })
-	if places := w.handler.streams.places; len(places) != 0 {
+	if places := w.handler.sockets.admission.places; len(places) != 0 {
 		t.Errorf("left: %v", places)
 	}
 }
 
-// Streams are counted for each caller, and those of nobody for each address.
+// Streams are counted with the sockets of their caller, and those of nobody with those of their address.
 func TestStreamLimits(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, func(p *Parts) { p.SocketLimits = SocketLimits{PerActor: 3, PerPeer: 2} })
 	variables := vars{"d": []string{id(w.northDoctor)}, "day": noon(1).Format(time.DateOnly)}
-	for range maxStreamsActor {
-		w.openStream(w.staff(), watch, variables).next("next")
-	}
-	r := w.openStream(w.staff(), watch, variables)
-	if r.res.StatusCode != 429 || r.res.Header.Get("Retry-After") == "" {
-		t.Errorf("one more: %d", r.res.StatusCode)
-	}
-	for _, token := range []string{"", w.patient("ada"), w.token(booking.Staff, "desk", w.south)} {
-		w.openStream(token, watch, variables).next("next")
-	}
-	w.handler.streams.mu.Lock()
-	for place := range w.handler.streams.places {
-		if strings.HasPrefix(place, "address:") {
-			w.handler.streams.places[place] = maxStreamsPeer
+	for _, c := range []struct {
+		token string
+		most  int
+	}{{w.staff(), 3}, {w.token(booking.Staff, "desk", w.south), 3}, {"", 2}} {
+		for range c.most - 1 {
+			w.openStream(c.token, watching, variables).next("next")
 		}
-	}
-	w.handler.streams.mu.Unlock()
-	if r := w.openStream("", watch, variables); r.res.StatusCode != 429 {
-		t.Errorf("one address: %d", r.res.StatusCode)
+		w.connect(c.token)
+		r := w.openStream(c.token, watching, variables)
+		if r.res.StatusCode != 429 || r.res.Header.Get("Retry-After") == "" {
+			t.Errorf("one more than %d: %d", c.most, r.res.StatusCode)
+		}
 	}
 }
 
@@ -324,7 +317,7 @@ func TestStreamUnread(t *testing.T) {
 			}
 			t.Cleanup(func() { conn.Close() })
 			conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-			body, _ := json.Marshal(map[string]any{"query": strings.Replace(watch, "slots{", "slots{startAt endAt opensAt doctorId ", 1),
+			body, _ := json.Marshal(map[string]any{"query": strings.Replace(watching, "slots{", "slots{startAt endAt opensAt doctorId ", 1),
 				"variables": vars{"d": []string{id(w.northDoctor)}, "day": noon(1).Format(time.DateOnly)}})
 			fmt.Fprintf(conn, "POST /graphql HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", host, len(body), body)
 			await(t, "it has begun", func() bool { return w.openStreams() == 1 })

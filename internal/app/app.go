@@ -3,7 +3,7 @@
 //
 //	New   pool ─ schema right? ─ listen on the port
 //	Run   feed ─ hub ─ keys ─ Redis ─ HTTP  until its ctx ends
-//	stop  /readyz says no ─ (drain delay) ─ no new connections, sockets closed with 1001 ─
+//	stop  /readyz says no ─ (drain delay) ─ no new connections, sockets closed with 1001, spread ─
 //	      requests in flight finish ─ feed, hub and Redis end ─ pools close
 //
 // One grace period covers the stop; what has not finished by then is cut. An [App] runs once.
@@ -142,6 +142,9 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 		AllowedOrigins: a.config.HTTP.AllowedOrigins,
 		KeepResponses:  a.config.HTTP.ResponseCache,
 		Introspection:  a.config.HTTP.GraphiQL,
+		SocketLimits:   a.config.HTTP.Sockets.limits(),
+		TrustedProxies: a.config.HTTP.Sockets.TrustedProxies,
+		CloseSpread:    a.config.HTTP.Sockets.CloseSpread,
 		Log:            a.log,
 	})
 	// There are no cookies here that a foreign page could ride on; this is for the day when

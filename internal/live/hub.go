@@ -99,8 +99,13 @@ func (h *Hub) changed(slots []booking.Slot) {
 		for n < len(slots) && slots[n].DoctorID == slots[0].DoctorID {
 			n++
 		}
-		for v := range h.doctors[slots[0].DoctorID] {
-			v.offer(slots[:n])
+		if views := h.doctors[slots[0].DoctorID]; len(views) > 0 {
+			b := newBatch(slots[:n])
+			for v := range views {
+				if c := b.within(v.from, v.to); c != nil {
+					v.offer(c)
+				}
+			}
 		}
 		slots = slots[n:]
 	}

@@ -22,6 +22,10 @@
 // A subscriber that doesn't read costs nobody anything: it keeps the latest value per slot, and
 // beyond a bound only the fact that it has to read again.
 //
+// Subscribers who watch the same days and have kept up are told the same, by one object that remembers
+// how it is encoded ([Update.Encoded]): the work is done once, however many they are. One that fell
+// behind is told what it missed in one update of its own, and shares the next one again.
+//
 // One thing is told that the database no longer says: a slot made and withdrawn within the feed's
 // delay (milliseconds) before a SNAPSHOT may be told as new, and at once as WITHDRAWN.
 //
@@ -42,9 +46,9 @@
 //
 // [Listener.Run] calls its consumers from one goroutine, in the order in which transactions
 // committed. All methods of Hub may be called at any time from any goroutine; those of a
-// Subscription as well, but only one Next at a time. Locks are taken in the order Hub.mu,
-// Subscription.mu, openings.mu, and tallies.mu before all of them; reads.mu and tally.mu are never
-// held with one that comes after. None is held while waiting for anything but memory. The only
+// Subscription as well, but only one Next or Take at a time. Locks are taken in the order
+// tallies.mu, Hub.mu, Subscription.mu, openings.mu; reads.mu, tally.mu and content.mu are never held
+// with one that comes after. None is held while waiting for anything but memory. The only
 // goroutines are those that Hub.Run owns, and one for each tally, which has ended when the Close of
 // the last that share it returns.
 package live
@@ -125,6 +129,8 @@ type Update struct {
 	// ones included. DELTA: those that changed; a WITHDRAWN one is gone. Both by start.
 	// The slice may be shared with other subscribers: it must not be written to.
 	Slots []booking.Slot
+
+	content *content // of Slots, if others are told the same
 }
 
 // Consumer is told what the feed brings. Its functions are called one at a time and must not

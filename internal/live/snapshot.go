@@ -22,7 +22,7 @@ const (
 
 // snapshot is all of a scope as one read saw it. It is shared and never written to.
 type snapshot struct {
-	slots    []booking.Slot // by start
+	content
 	versions map[booking.SlotID]int64
 	asOf     time.Time // the database's clock before the read
 	opens    time.Time // when the next of the slots opens; zero: all are open
@@ -207,7 +207,7 @@ func (r *reads) read(ctx context.Context, batch []request) ([]*snapshot, error) 
 func collect(rows pgx.Rows, doctors []booking.DoctorID, asOf time.Time) ([]*snapshot, error) {
 	snapshots := make([]*snapshot, len(doctors))
 	for i := range snapshots {
-		snapshots[i] = &snapshot{slots: []booking.Slot{}, versions: make(map[booking.SlotID]int64), asOf: asOf}
+		snapshots[i] = &snapshot{content: content{slots: []booking.Slot{}}, versions: make(map[booking.SlotID]int64), asOf: asOf}
 	}
 	var n int
 	var s booking.Slot

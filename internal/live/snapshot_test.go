@@ -155,7 +155,11 @@ func TestNews(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &Subscription{hub: NewHub(nil, nil), wake: make(chan struct{}, 1)}
 			v := &view{sub: s, scope: scope{1, from, to}, base: map[booking.SlotID]int64{1: 5}}
-			v.offer(tt.changes)
+			for _, slot := range tt.changes { // one by one; what comes together: TestShared
+				if c := newBatch([]booking.Slot{slot}).within(from, to); c != nil {
+					v.offer(c)
+				}
+			}
 			u, ok := v.take()
 			got := int64(-1)
 			if ok {
