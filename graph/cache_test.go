@@ -30,7 +30,7 @@ func keeping(t testing.TB) (w *world, lists *availability.Cache, plain string) {
 	w = newWorld(t, func(p *Parts) { parts = *p })
 	plain = w.url
 	listener := &live.Listener{URL: w.db.URL, Log: parts.Log}
-	lists = availability.NewCache(nil, listener.Alive)
+	lists = availability.NewCache(nil, listener.CaughtUp)
 	listener.Consumers = []live.Consumer{{Resync: lists.Resync, Changed: lists.Changed, Stale: lists.Stale}}
 	parts.Availability = availability.New(w.db.Pool, availability.Config{Cache: lists})
 	parts.KeepResponses = true

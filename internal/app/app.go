@@ -111,7 +111,7 @@ func New(ctx context.Context, config Config, log *slog.Logger) (_ *App, err erro
 func (a *App) feed() {
 	a.listener = &live.Listener{URL: a.config.Database.URL, Log: a.log}
 	a.gate = availability.NewGate(a.redis, a.listener.Alive)
-	a.lists = availability.NewCache(a.redis, a.listener.Alive)
+	a.lists = availability.NewCache(a.redis, a.listener.CaughtUp)
 	a.hub = live.NewHub(a.pool, a.log)
 	a.patients = auth.NewPatients(a.pool)
 	a.listener.Consumers = []live.Consumer{

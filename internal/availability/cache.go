@@ -22,6 +22,7 @@ const (
 	listsMost   = 4096                  // lists in memory
 	readTimeout = 5 * time.Second       // for the database
 	listSkew    = 20 * time.Millisecond // by how much the age of a list from Redis may be wrong
+	feedLag     = time.Second           // from a commit until it is announced, with a wide margin
 )
 
 // Cache keeps lists in memory and in Redis, so that the database reads each once in a while and not
@@ -34,17 +35,21 @@ const (
 // from the database began. A read that a change has overtaken is answered with and not kept, and
 // nobody joins a read that began before the last change they could know of.
 //
+// A list that has become old while the feed went on and told of no change need not be read again:
+// it is as it was at the moment up to which the feed has told everything, and is good for listLife
+// from then on. So a feed that has died unnoticed makes no list older than listLife either.
+//
 // While the feed is away, changes are not heard of, and lists are as old as listLife; Redis is
 // not asked then, because what others left there can't be held against the feed.
 //
 // A Cache may be used by any number of goroutines.
 type Cache struct {
-	redis   *Redis
-	alive   func() bool
-	lists   *lru.Cache[listKey, list]
-	flights singleflight.Group
-	changes changes
-	clock   atomic.Pointer[dbClock]
+	redis    *Redis
+	caughtUp func() time.Time
+	lists    *lru.Cache[listKey, list]
+	flights  singleflight.Group
+	changes  changes
+	clock    atomic.Pointer[dbClock]
 }
 
 // listKey names a list: a day with its slots, or what is left of days.
@@ -66,18 +71,19 @@ func (k listKey) String() string {
 // list is an answer, and when it is good.
 type list struct {
 	value any
-	read  time.Time // when its read began, or later than all that it may lack
+	read  time.Time // when its read began: it lacks nothing that was committed before
+	ends  time.Time // when the next of its slots begins or opens
 	until time.Time
 }
 
-// NewCache makes a cache. alive says whether the feed of changes is, without cost; Resync, Changed
-// and Stale are how it reaches the cache. redis may be nil.
-func NewCache(redis *Redis, alive func() bool) *Cache {
+// NewCache makes a cache. caughtUp says up to which moment the feed of changes has told everything,
+// without cost; zero = it is away. Resync, Changed and Stale are how it reaches the cache. redis may be nil.
+func NewCache(redis *Redis, caughtUp func() time.Time) *Cache {
 	lists, err := lru.New[listKey, list](listsMost)
 	if err != nil {
 		panic(err) // of a size below 1
 	}
-	return &Cache{redis: redis, alive: alive, lists: lists, changes: changes{began: time.Now()}}
+	return &Cache{redis: redis, caughtUp: caughtUp, lists: lists, changes: changes{began: time.Now()}}
 }
 
 // Resync is told when changes may have been missed, and what the database's clock shows.
@@ -103,17 +109,49 @@ func (c *Cache) good(k listKey, l list) bool {
 	return time.Now().Before(l.until) && c.changes.last(k).Before(l.read)
 }
 
+// find returns the list from memory, if it can be answered with.
+func (c *Cache) find(k listKey) (list, bool) {
+	l, ok := c.lists.Get(k)
+	if !ok || c.good(k, l) {
+		return l, ok
+	}
+	return c.renew(k, l)
+}
+
+// renew makes a list that has become old one of the moment up to which the feed has told everything.
+func (c *Cache) renew(k listKey, l list) (list, bool) {
+	caughtUp, clock := c.caughtUp(), c.clock.Load() // before asking for changes
+	if caughtUp.IsZero() || clock == nil || !c.changes.last(k).Before(l.read) {
+		return list{}, false
+	}
+	at := caughtUp.Add(-feedLag)
+	until := at.Add(listLife)
+	if l.ends.Before(until) {
+		until = l.ends
+	}
+	if !at.After(l.read) || !time.Now().Before(until) {
+		return list{}, false
+	}
+	if day, ok := l.value.(Day); ok {
+		day.AsOf = clock.when(at).UTC()
+		l.value = day
+	}
+	l.read, l.until = at, until
+	c.lists.Add(k, l)
+	return l, true
+}
+
 // fetch returns a list from wherever it is good. read reads it from the database, and says how
 // long it is good at most by the times in it.
 func fetch[T any](ctx context.Context, c *Cache, k listKey, read func(context.Context) (T, time.Duration, error)) (T, error) {
-	if l, ok := c.lists.Get(k); ok && c.good(k, l) {
+	if l, ok := c.find(k); ok {
 		note(ctx, c, k, l)
 		return l.value.(T), nil
 	}
 	// Whoever knows of a later change waits for another flight.
 	flight := k.String() + strconv.FormatInt(c.changes.last(k).UnixNano(), 36)
 	landed := c.flights.DoChan(flight, func() (any, error) {
-		if l, ok := c.lists.Get(k); ok && c.good(k, l) { // landed while we were on our way here
+		if l, ok := c.find(k); ok { // landed while we were on our way here
 			return l, nil
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
@@ -127,7 +165,7 @@ func fetch[T any](ctx context.Context, c *Cache, k listKey, read func(context.Co
 		if err != nil {
 			return nil, err
 		}
-		l := list{value: value, read: began, until: began.Add(min(life, listLife))}
+		l := list{value: value, read: began, ends: after(began, life), until: began.Add(min(life, listLife))}
 		if c.good(k, l) {
 			c.lists.Add(k, l)
 			toRedis[T](ctx, c, k, l)
@@ -147,6 +185,11 @@ func fetch[T any](ctx context.Context, c *Cache, k listKey, read func(context.Co
 		note(ctx, c, k, l)
 		return l.value.(T), nil
 	}
+}
+
+// after is t + d, or the end of time.
+func after(t time.Time, d time.Duration) time.Time {
+	return t.Add(min(d, 100*365*24*time.Hour))
 }
 
 // stored is a list as Redis has it.
@@ -174,7 +217,7 @@ func toRedis[T any](ctx context.Context, c *Cache, k listKey, l list) {
 // it is is said by what is left of its life in Redis and by the time written in it; the worse holds.
 func fromRedis[T any](ctx context.Context, c *Cache, k listKey) (list, bool) {
 	clock := c.clock.Load()
-	if !c.redis.usable() || clock == nil || !c.alive() {
+	if !c.redis.usable() || clock == nil || c.caughtUp().IsZero() {
 		return list{}, false
 	}
 	asked := time.Now()
@@ -191,7 +234,8 @@ func fromRedis[T any](ctx context.Context, c *Cache, k listKey) (list, bool) {
 		return list{}, false
 	}
 	age := max(listLife-life.Val(), clock.when(asked).Sub(time.UnixMicro(s.Read))) + listSkew
-	l := list{value: s.Value, read: asked.Add(-age), until: asked.Add(listLife - age)}
+	until := asked.Add(listLife - age)
+	l := list{value: s.Value, read: asked.Add(-age), ends: until, until: until}
 	return l, age >= listSkew && c.good(k, l)
 }
 

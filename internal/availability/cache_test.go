@@ -20,11 +20,10 @@ import (
 	"openslot/internal/devenv"
 )
 
-func always() bool { return true }
-
-// newCache is one whose feed is alive and has told of nothing.
+// newCache is one whose feed is alive and has told of nothing, and does not say how far it has come.
 func newCache(r *Redis) *Cache {
-	c := NewCache(r, always)
+	began := time.Now()
+	c := NewCache(r, func() time.Time { return began })
 	c.Resync(1, time.Now())
 	c.changes.all.ns.Store(0)
 	return c
@@ -93,6 +92,53 @@ func TestCacheLife(t *testing.T) {
 				}
 				if kept := r.fetch(t, c, someDay) == 1; kept != tt.kept {
 					t.Errorf("kept: %t, want %t", kept, tt.kept)
+				}
+			})
+		})
+	}
+}
+
+// A list that is old is good again for as long as the feed has gone on and told of nothing.
+func TestCacheRenewed(t *testing.T) {
+	t.Parallel()
+	change := []booking.Slot{{DoctorID: 7, StartAt: time.Date(2026, 10, 5, 12, 0, 0, 0, time.UTC)}}
+	for _, tt := range []struct {
+		name  string
+		life  time.Duration
+		feed  func(c *Cache, begun time.Time) // after a minute; as if it had caught up with now, unless it says otherwise
+		reads int64
+	}{
+		{"Quiet", time.Hour, func(*Cache, time.Time) {}, 1},
+		{"Changed", time.Hour, func(c *Cache, _ time.Time) { c.Changed(change) }, 2},
+		{"Lost", time.Hour, func(c *Cache, _ time.Time) { c.Resync(2, time.Now()) }, 2},
+		{"Away", time.Hour, func(c *Cache, _ time.Time) { c.caughtUp = func() time.Time { return time.Time{} } }, 2},
+		{"StuckSince", time.Hour, func(c *Cache, begun time.Time) { c.caughtUp = func() time.Time { return begun.Add(30 * time.Second) } }, 2},
+		{"NextHasBegun", 30 * time.Second, func(*Cache, time.Time) {}, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c, begun, reads := newCache(nil), time.Now(), int64(0)
+				c.caughtUp = time.Now
+				time.Sleep(time.Nanosecond)
+				ask := func() Day {
+					day, err := fetch(t.Context(), c, someDay, func(context.Context) (Day, time.Duration, error) {
+						reads++
+						return Day{AsOf: c.clock.Load().when(time.Now())}, tt.life, nil
+					})
+					must(t, err)
+					return day
+				}
+				ask()
+				time.Sleep(time.Minute)
+				tt.feed(c, begun)
+				time.Sleep(time.Nanosecond)
+				day := ask()
+				if reads != tt.reads {
+					t.Errorf("%d reads, want %d", reads, tt.reads)
+				}
+				if age := time.Since(day.AsOf); age < 0 || age > listLife {
+					t.Errorf("as of %s ago", age)
 				}
 			})
 		})
@@ -212,7 +258,7 @@ func TestCacheTiers(t *testing.T) {
 		"a change heard later": func(c *Cache, k listKey) {
 			c.Changed([]booking.Slot{{DoctorID: k.doctor, StartAt: time.Date(2026, 10, 5, 12, 0, 0, 0, time.UTC)}})
 		},
-		"a feed that is away":       func(c *Cache, _ listKey) { c.alive = func() bool { return false } },
+		"a feed that is away":       func(c *Cache, _ listKey) { c.caughtUp = func() time.Time { return time.Time{} } },
 		"no feed yet":               func(c *Cache, _ listKey) { c.clock.Store(nil) },
 		"the database's clock":      func(c *Cache, _ listKey) { c.Resync(2, time.Now().Add(time.Hour)) },
 		"a life without end":        func(_ *Cache, k listKey) { client.Persist(t.Context(), k.String()) },

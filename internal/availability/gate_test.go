@@ -526,7 +526,8 @@ func TestLyingRedis(t *testing.T) {
 			})
 			g := newGate(r, time.Now())
 			patient := 0
-			for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); {
+			// On a busy machine the gate does without Redis for most of the time.
+			for began := time.Now(); time.Since(began) < 3*time.Second || lies.Load() < 10 && time.Since(began) < time.Minute; {
 				patient++
 				slot := booking.SlotID(patient % 50)
 				for _, key := range []string{"a", "b", "b"} {

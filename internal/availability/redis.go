@@ -46,9 +46,9 @@ type Redis struct {
 	patience time.Duration // redisPatience
 	log      *slog.Logger
 	nonce    string
-	count   atomic.Int64
-	sound   atomic.Bool // changed to true by Run alone
-	trouble chan error  // why it is not sound any more, for Run
+	count    atomic.Int64
+	sound    atomic.Bool // changed to true by Run alone
+	trouble  chan error  // why it is not sound any more, for Run
 
 	mu      sync.Mutex
 	client  *redis.Client

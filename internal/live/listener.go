@@ -28,15 +28,16 @@ type Listener struct {
 	Consumers []Consumer
 	Log       *slog.Logger // nil: slog.Default()
 
-	// PingAfter is how long the feed may be silent before it is asked whether it lives; default
-	// 5 s. PingTimeout is how long it has to answer, and how long a new connection may take;
+	// PingAfter is how often the feed is asked whether it lives, and has told everything; default
+	// 2 s. PingTimeout is how long it has to answer, and how long a new connection may take;
 	// default 3 s. A connection that died without a sign is replaced after their sum.
 	PingAfter, PingTimeout time.Duration
 
 	settledAfter time.Duration // 0: the constant; tests have less patience
 
-	epoch  int64
-	proven atomic.Pointer[time.Time] // last sign of life; nil while there is no connection
+	epoch    int64
+	proven   atomic.Pointer[time.Time] // last sign of life; nil while there is no connection
+	caughtUp atomic.Pointer[time.Time] // see CaughtUp; nil while there is no connection
 }
 
 // Alive reports whether changes arrive right now, as far as is known: a LISTEN is in force and
@@ -46,7 +47,17 @@ func (l *Listener) Alive() bool {
 	return proven != nil && time.Since(*proven) <= l.pingAfter()+l.pingTimeout()
 }
 
-func (l *Listener) pingAfter() time.Duration   { return cmp.Or(l.PingAfter, 5*time.Second) }
+// CaughtUp is a moment, a few seconds ago at most, up to which every change that the server had
+// announced was passed on; zero = the feed is not alive. A transaction announces what it changed the
+// blink of an eye after it has committed, so allow for that.
+func (l *Listener) CaughtUp() time.Time {
+	if at := l.caughtUp.Load(); at != nil && l.Alive() {
+		return *at
+	}
+	return time.Time{}
+}
+
+func (l *Listener) pingAfter() time.Duration   { return cmp.Or(l.PingAfter, 2*time.Second) }
 func (l *Listener) pingTimeout() time.Duration { return cmp.Or(l.PingTimeout, 3*time.Second) }
 func (l *Listener) log() *slog.Logger          { return cmp.Or(l.Log, slog.Default()) }
 
@@ -69,6 +80,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	for attempt := 0; ; attempt++ {
 		lived, err := l.session(ctx, cfg.ConnConfig)
 		l.proven.Store(nil)
+		l.caughtUp.Store(nil)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -139,8 +151,9 @@ func (l *Listener) connect(ctx context.Context, base *pgx.ConnConfig) (*pgx.Conn
 
 // receive passes on notifications until the connection is lost.
 func (l *Listener) receive(ctx context.Context, conn *pgx.Conn) error {
+	ping := time.Now() // at once: how far it has come is to be known soon
 	for {
-		within, cancel := context.WithTimeout(ctx, l.pingAfter())
+		within, cancel := context.WithDeadline(ctx, ping)
 		n, err := conn.WaitForNotification(within)
 		cancel()
 		switch {
@@ -153,16 +166,38 @@ func (l *Listener) receive(ctx context.Context, conn *pgx.Conn) error {
 			return ctx.Err()
 		case conn.IsClosed() || !pgconn.Timeout(err):
 			return err
-		default: // silence; a timeout leaves the connection as it is
-			within, cancel := context.WithTimeout(ctx, l.pingTimeout())
-			err := conn.Ping(within)
-			cancel()
-			if err != nil {
-				return fmt.Errorf("no answer after %s of silence: %w", l.pingAfter(), err)
+		default: // a timeout leaves the connection as it is
+			if err := l.catchUp(ctx, conn); err != nil {
+				return err
 			}
-			l.prove()
+			ping = time.Now().Add(l.pingAfter())
 		}
 	}
+}
+
+// catchUp asks the server for a sign of life. Whatever it announced before its answer has come
+// with it, and is passed on.
+func (l *Listener) catchUp(ctx context.Context, conn *pgx.Conn) error {
+	sent := time.Now()
+	within, cancel := context.WithTimeout(ctx, l.pingTimeout())
+	defer cancel()
+	if err := conn.Ping(within); err != nil {
+		return fmt.Errorf("no answer to a ping: %w", err)
+	}
+	l.prove()
+	over, end := context.WithCancel(ctx)
+	end() // so that what has come is returned, and nothing is waited for
+	for {
+		n, err := conn.WaitForNotification(over)
+		if err != nil {
+			break
+		}
+		if err := l.tell(ctx, conn, n.Payload); err != nil {
+			return err
+		}
+	}
+	l.caughtUp.Store(&sent)
+	return nil
 }
 
 // tell passes a notification on. One that makes no sense costs a read, never the feed.

@@ -203,6 +203,42 @@ func TestListener(t *testing.T) {
 	})
 }
 
+// How far the feed has come is never said to be further than what it has passed on, however far
+// behind it is: here by five changes all the time.
+func TestCaughtUp(t *testing.T) {
+	t.Parallel()
+	const changes, behind = 60, 5
+	c := newClinic(t)
+	slot := c.slots(c.doctor, 1)[0]
+	c.listener.PingAfter = time.Millisecond
+	var committed [changes + 1]atomic.Pointer[time.Time] // by version
+	var done atomic.Int64
+	early, told := atomic.Int64{}, make(chan int64, changes)
+	c.listener.Consumers = append(c.listener.Consumers, Consumer{Changed: func(slots []booking.Slot) {
+		v := slots[0].Version
+		within(patience, func() bool { return done.Load() >= min(v+behind, changes) })
+		if at := committed[v].Load(); at == nil || c.listener.CaughtUp().After(*at) {
+			early.Add(1)
+		}
+		told <- v
+	}})
+	c.start(c.listener.Run)
+	c.await("the feed has come somewhere", func() bool { return !c.listener.CaughtUp().IsZero() })
+	for v := int64(1); v <= changes; v++ {
+		c.exec(`UPDATE time_slot SET booked_count = $2 WHERE id = $1`, slot, v)
+		now := time.Now()
+		committed[v].Store(&now)
+		done.Store(v)
+	}
+	for v := int64(0); v < changes; {
+		v = <-told
+	}
+	if n := early.Load(); n > 0 {
+		t.Errorf("%d times the feed said that it had passed on what it had not", n)
+	}
+	c.await("it catches up", func() bool { return c.listener.CaughtUp().After(*committed[changes].Load()) })
+}
+
 func TestDelay(t *testing.T) {
 	t.Parallel()
 	for attempt, most := range map[int]time.Duration{0: 20 * time.Millisecond, 1: 40 * time.Millisecond, 5: 640 * time.Millisecond, 6: time.Second, 1 << 40: time.Second} {
