@@ -36,6 +36,7 @@ func TestAccess(t *testing.T) {
 	standing := get[payload](w, tokens["patient"], book, vars{"s": id(slot), "k": "k"}).Appointment
 	patient := standing.Patient.ID
 	sql[int](w, `UPDATE patient SET email = $1 WHERE id = $2 RETURNING 1`, canary, patient)
+	registered := get[struct{ Patient struct{ ID string } }](w, tokens["staff"], `mutation{registerPatient(input:{subject:"eve"}){patient{id}}}`, nil).Patient.ID
 	date := noon(2).Format(time.DateOnly)
 	const (
 		data = "data" // an answer that is not null
@@ -72,9 +73,13 @@ func TestAccess(t *testing.T) {
 		"Mutation.updateSlot":                      {`mutation{updateSlot(input:{slotId:%slot,capacity:1000}){errors{code}}}`, [7]string{una, forb, forb, data, none, forb, data}, nil},
 		"Mutation.cancelAppointment":               {`mutation{cancelAppointment(input:{appointmentId:%standing}){changed appointment{patient{email}}}}`, [7]string{una, data, none, data, none, none, data}, []string{"patient", "staff", "system"}},
 
+		"Mutation.blockPatient":   {`mutation{blockPatient(input:{patientId:%registered}){changed patient{email}}}`, [7]string{una, forb, forb, data, none, forb, data}, nil},
+		"Mutation.unblockPatient": {`mutation{unblockPatient(input:{patientId:%registered}){changed patient{email}}}`, [7]string{una, forb, forb, data, none, forb, data}, nil},
+
+		"Subscription.dayCounts":    {`subscription{dayCounts(doctorIds:[%doctor],from:"%date"){days{free}}}`, [7]string{data, data, data, data, data, data, data}, nil},
 		"Subscription.availability": {`subscription{availability(doctorIds:[%doctor],from:"%date"){kind}}`, [7]string{data, data, data, data, data, data, data}, nil},
 	}
-	values := strings.NewReplacer("%doctor", id(w.northDoctor), "%date", date, "%standing", standing.ID, "%slot", id(slot), "%patient", patient)
+	values := strings.NewReplacer("%doctor", id(w.northDoctor), "%date", date, "%standing", standing.ID, "%slot", id(slot), "%patient", patient, "%registered", registered)
 
 	schema := NewExecutableSchema(Config{}).Schema()
 	for _, root := range []*ast.Definition{schema.Query, schema.Mutation, schema.Subscription} {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"github.com/vektah/gqlparser/v2/ast"
 
 	"openslot/internal/auth"
 	"openslot/internal/availability"
@@ -123,6 +124,14 @@ func (r *responses) keep(k *kept) {
 func (r *responses) forget(k *kept) {
 	r.kept.Remove(k.hash)
 	r.bytes -= len(k.text) + len(k.body)
+}
+
+// executed is told of every operation that was executed, before it is answered. What a mutation
+// changed that nobody else tells of, no answer may go on saying otherwise.
+func (r *responses) executed(operation *graphql.OperationContext) {
+	if operation.Operation.Operation == ast.Mutation && isUnannounced(operation) {
+		r.purge()
+	}
 }
 
 // purge forgets everything.

@@ -103,7 +103,7 @@ func (c *client) closed() (int, string) {
 // quick shortens the time limits. It must come before anybody connects.
 func (w *world) quick(change func(*pace)) { change(&w.handler.sockets.pace) }
 
-const watch = `subscription($d:[ID!]!,$day:Date!){availability(doctorIds:$d,from:$day){kind slots{id free version}}}`
+const watching = `subscription($d:[ID!]!,$day:Date!){availability(doctorIds:$d,from:$day){kind slots{id free version}}}`
 
 // raw is a client that reads only when it is told to.
 func (w *world) raw() net.Conn {

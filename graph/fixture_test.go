@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +28,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if what := os.Getenv(audienceURL); what != "" {
+		if err := sit(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	// A test server of our own lives as long as the process.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("openslot/internal/devenv.(*supervised).wait"))
 }

@@ -67,19 +67,22 @@ type MutationResolver interface {
 	CreateSchedule(ctx context.Context, input CreateScheduleInput) (*CreateSchedulePayload, error)
 	GenerateSlots(ctx context.Context, input GenerateSlotsInput) (*GenerateSlotsPayload, error)
 	UpdateSlot(ctx context.Context, input UpdateSlotInput) (*UpdateSlotPayload, error)
+	BlockPatient(ctx context.Context, input BlockPatientInput) (*BlockPatientPayload, error)
+	UnblockPatient(ctx context.Context, input UnblockPatientInput) (*UnblockPatientPayload, error)
 }
 type QueryResolver interface {
 	Me(ctx context.Context) (*booking.Actor, error)
 	Doctor(ctx context.Context, id ID) (*schedule.Doctor, error)
 	Doctors(ctx context.Context, search *string, organizationID *ID, first *int, after *string) (*DoctorConnection, error)
 	Slots(ctx context.Context, doctorID ID, date booking.Date, includeFull *bool) (*availability.Day, error)
-	Days(ctx context.Context, doctorID ID, from booking.Date, days *int) ([]availability.DaySummary, error)
+	Days(ctx context.Context, doctorID ID, from booking.Date, days *int) ([]booking.DaySummary, error)
 	Appointment(ctx context.Context, id ID) (*booking.Appointment, error)
 	MyAppointments(ctx context.Context, first *int, after *string) (*AppointmentConnection, error)
 	Appointments(ctx context.Context, doctorID ID, date booking.Date, first *int, after *string) (*AppointmentConnection, error)
 }
 type SubscriptionResolver interface {
 	Availability(ctx context.Context, doctorIds []ID, from booking.Date, days *int) (<-chan *live.Update, error)
+	DayCounts(ctx context.Context, doctorIds []ID, from booking.Date, days *int) (<-chan *live.DayCounts, error)
 }
 type ViewerResolver interface {
 	Patient(ctx context.Context, obj *booking.Actor) (*auth.Patient, error)
@@ -110,6 +113,7 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 	ec := newExecutionContext(opCtx, e, make(chan graphql.DeferredResult))
 	inputUnmarshalers := func() *graphql.InputUnmarshalerIndex {
 		return graphql.NewInputUnmarshalerIndex(
+			graphql.NewInputUnmarshaler("BlockPatientInput", ec.unmarshalInputBlockPatientInput),
 			graphql.NewInputUnmarshaler("BookAppointmentInput", ec.unmarshalInputBookAppointmentInput),
 			graphql.NewInputUnmarshaler("CancelAppointmentInput", ec.unmarshalInputCancelAppointmentInput),
 			graphql.NewInputUnmarshaler("CreateDoctorInput", ec.unmarshalInputCreateDoctorInput),
@@ -118,6 +122,7 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 			graphql.NewInputUnmarshaler("GenerateSlotsInput", ec.unmarshalInputGenerateSlotsInput),
 			graphql.NewInputUnmarshaler("RegisterPatientInput", ec.unmarshalInputRegisterPatientInput),
 			graphql.NewInputUnmarshaler("ShiftInput", ec.unmarshalInputShiftInput),
+			graphql.NewInputUnmarshaler("UnblockPatientInput", ec.unmarshalInputUnblockPatientInput),
 			graphql.NewInputUnmarshaler("UpdateSlotInput", ec.unmarshalInputUpdateSlotInput),
 		)
 	}
@@ -281,15 +286,42 @@ type Mutation {
 
   "Changes the capacity of a slot, closes or reopens it. Appointments stand. For staff."
   updateSlot(input: UpdateSlotInput!): UpdateSlotPayload!
+
+  """
+  Blocks a patient's own access: their tokens are refused with FORBIDDEN, and sockets they hold open
+  are closed with 4403 within 5 s, on every instance. Their appointments stand, and practices may go
+  on booking and cancelling for them. Blocking again changes nothing and is no error.
+
+  A block concerns the whole account. So staff may only block patients who are their organization's
+  alone: registered by it, or with appointments there and nowhere else; others only the operators'
+  system token may block. For staff.
+  """
+  blockPatient(input: BlockPatientInput!): BlockPatientPayload!
+
+  """
+  Lets a blocked patient in again. Staff may undo a block by staff of their organization, the
+  operators any. Unblocking again changes nothing and is no error. For staff.
+  """
+  unblockPatient(input: UnblockPatientInput!): UnblockPatientPayload!
 }
 
 type Subscription {
   """
   Live slots of up to 50 doctors, over the days ` + "`" + `from` + "`" + `, ` + "`" + `from + 1` + "`" + `, … (` + "`" + `days` + "`" + ` of them, at most 31).
   Each doctor starts with a SNAPSHOT, which replaces all that is known of that doctor and range;
-  DELTAs follow with slots that changed. After trouble a new SNAPSHOT comes by itself.
+  DELTAs follow with slots that changed. After trouble a new SNAPSHOT comes by itself, and so it does
+  within a few seconds after slots of the range have opened (` + "`" + `Slot.opensAt` + "`" + `). That a slot begins is
+  not told: a screen sees it from ` + "`" + `startAt` + "`" + ` and its clock.
   """
   availability(doctorIds: [ID!]!, from: Date!, days: Int = 1): SlotUpdate!
+
+  """
+  What is left of the days of up to 50 doctors, live: lighter than ` + "`" + `availability` + "`" + `, for overviews.
+  Each doctor starts with all the days; then come those that changed, several times a second at
+  most. Whatever the trouble, what was told last of a day is what is left of it. Slots that begin
+  stop being counted by themselves.
+  """
+  dayCounts(doctorIds: [ID!]!, from: Date!, days: Int = 14): DayCounts!
 }
 
 "Who asks."
@@ -496,6 +528,8 @@ type Patient {
   phone: String
   "Language for messages, a BCP 47 tag, if known."
   locale: String
+  "Since when the patient's own access is blocked. Null: it is not."
+  blockedAt: DateTime
 }
 
 "A refusal by the rules. The call had no effect."
@@ -717,6 +751,46 @@ type UpdateSlotPayload {
   errors: [Refusal!]!
 }
 
+"Whose access to block."
+input BlockPatientInput {
+  "The patient."
+  patientId: ID!
+  "Why, for the records; at most 500 characters."
+  reason: String
+}
+
+"The answer to ` + "`" + `blockPatient` + "`" + `."
+type BlockPatientPayload {
+  "The patient."
+  patient: Patient!
+  "False if they were blocked before."
+  changed: Boolean!
+}
+
+"Whom to let in again."
+input UnblockPatientInput {
+  "The patient."
+  patientId: ID!
+}
+
+"The answer to ` + "`" + `unblockPatient` + "`" + `."
+type UnblockPatientPayload {
+  "The patient."
+  patient: Patient!
+  "False if they were not blocked."
+  changed: Boolean!
+}
+
+"A message of the subscription ` + "`" + `dayCounts` + "`" + `."
+type DayCounts {
+  "The doctor it is about."
+  doctorId: ID!
+  "The zone that the dates are in."
+  timeZone: String!
+  "Days by date, each as it is now: at first all of the range, then those that changed."
+  days: [DaySummary!]!
+}
+
 "A message of the subscription ` + "`" + `availability` + "`" + `."
 type SlotUpdate {
   "How to apply it."
@@ -731,6 +805,11 @@ type SlotUpdate {
   timeZone: String!
   "Names the feed's connection, for diagnosis only."
   epoch: Int!
+  """
+  SNAPSHOT: the server's clock when it was read; the slots are at least as new. What of them is open
+  or has begun is told by this clock, not by the device's. Null in a DELTA.
+  """
+  asOf: DateTime
   "SNAPSHOT: all slots of the range. DELTA: those that changed; WITHDRAWN ones are gone."
   slots: [Slot!]!
 }
@@ -798,6 +877,16 @@ func (ec *executionContext) childFields_AppointmentEdge(ctx context.Context, fie
 	return nil, fmt.Errorf("no field named %q was found under type AppointmentEdge", field.Name)
 }
 
+func (ec *executionContext) childFields_BlockPatientPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "patient":
+		return ec.fieldContext_BlockPatientPayload_patient(ctx, field)
+	case "changed":
+		return ec.fieldContext_BlockPatientPayload_changed(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type BlockPatientPayload", field.Name)
+}
+
 func (ec *executionContext) childFields_BookAppointmentPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "appointment":
@@ -848,6 +937,18 @@ func (ec *executionContext) childFields_CreateSchedulePayload(ctx context.Contex
 		return ec.fieldContext_CreateSchedulePayload_errors(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type CreateSchedulePayload", field.Name)
+}
+
+func (ec *executionContext) childFields_DayCounts(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "doctorId":
+		return ec.fieldContext_DayCounts_doctorId(ctx, field)
+	case "timeZone":
+		return ec.fieldContext_DayCounts_timeZone(ctx, field)
+	case "days":
+		return ec.fieldContext_DayCounts_days(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type DayCounts", field.Name)
 }
 
 func (ec *executionContext) childFields_DaySlots(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -962,6 +1063,8 @@ func (ec *executionContext) childFields_Patient(ctx context.Context, field graph
 		return ec.fieldContext_Patient_phone(ctx, field)
 	case "locale":
 		return ec.fieldContext_Patient_locale(ctx, field)
+	case "blockedAt":
+		return ec.fieldContext_Patient_blockedAt(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type Patient", field.Name)
 }
@@ -1026,10 +1129,22 @@ func (ec *executionContext) childFields_SlotUpdate(ctx context.Context, field gr
 		return ec.fieldContext_SlotUpdate_timeZone(ctx, field)
 	case "epoch":
 		return ec.fieldContext_SlotUpdate_epoch(ctx, field)
+	case "asOf":
+		return ec.fieldContext_SlotUpdate_asOf(ctx, field)
 	case "slots":
 		return ec.fieldContext_SlotUpdate_slots(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type SlotUpdate", field.Name)
+}
+
+func (ec *executionContext) childFields_UnblockPatientPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "patient":
+		return ec.fieldContext_UnblockPatientPayload_patient(ctx, field)
+	case "changed":
+		return ec.fieldContext_UnblockPatientPayload_changed(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type UnblockPatientPayload", field.Name)
 }
 
 func (ec *executionContext) childFields_UpdateSlotPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -1170,6 +1285,20 @@ func (ec *executionContext) childFields___Type(ctx context.Context, field graphq
 
 // region    ***************************** args.gotpl *****************************
 
+func (ec *executionContext) field_Mutation_blockPatient_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (BlockPatientInput, error) {
+			return ec.unmarshalNBlockPatientInput2openslotᚋgraphᚐBlockPatientInput(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutation_bookAppointment_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -1260,6 +1389,20 @@ func (ec *executionContext) field_Mutation_registerPatient_args(ctx context.Cont
 	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
 		func(ctx context.Context, v any) (auth.Registration, error) {
 			return ec.unmarshalNRegisterPatientInput2openslotᚋinternalᚋauthᚐRegistration(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_unblockPatient_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (UnblockPatientInput, error) {
+			return ec.unmarshalNUnblockPatientInput2openslotᚋgraphᚐUnblockPatientInput(ctx, v)
 		})
 	if err != nil {
 		return nil, err
@@ -1483,6 +1626,36 @@ func (ec *executionContext) field_Query_slots_args(ctx context.Context, rawArgs 
 }
 
 func (ec *executionContext) field_Subscription_availability_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "doctorIds",
+		func(ctx context.Context, v any) ([]ID, error) {
+			return ec.unmarshalNID2ᚕopenslotᚋgraphᚐIDᚄ(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["doctorIds"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "from",
+		func(ctx context.Context, v any) (booking.Date, error) {
+			return ec.unmarshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["from"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "days",
+		func(ctx context.Context, v any) (*int, error) {
+			return ec.unmarshalOInt2ᚖint(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["days"] = arg2
+	return args, nil
+}
+
+func (ec *executionContext) field_Subscription_dayCounts_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
 	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "doctorIds",
@@ -1994,6 +2167,61 @@ func (ec *executionContext) fieldContext_AppointmentEdge_node(_ context.Context,
 	return fc, nil
 }
 
+func (ec *executionContext) _BlockPatientPayload_patient(ctx context.Context, field graphql.CollectedField, obj *BlockPatientPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BlockPatientPayload_patient(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Patient, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *auth.Patient) graphql.Marshaler {
+			return ec.marshalNPatient2ᚖopenslotᚋinternalᚋauthᚐPatient(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_BlockPatientPayload_patient(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "BlockPatientPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Patient(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _BlockPatientPayload_changed(ctx context.Context, field graphql.CollectedField, obj *BlockPatientPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BlockPatientPayload_changed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Changed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_BlockPatientPayload_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BlockPatientPayload", field, false, false, "Boolean")
+}
+
 func (ec *executionContext) _BookAppointmentPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *BookAppointmentPayload) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -2319,6 +2547,84 @@ func (ec *executionContext) fieldContext_CreateSchedulePayload_errors(_ context.
 	return fc, nil
 }
 
+func (ec *executionContext) _DayCounts_doctorId(ctx context.Context, field graphql.CollectedField, obj *live.DayCounts) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DayCounts_doctorId(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.DoctorID, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v booking.DoctorID) graphql.Marshaler {
+			return ec.marshalNID2openslotᚋinternalᚋbookingᚐDoctorID(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_DayCounts_doctorId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DayCounts", field, false, false, "ID")
+}
+
+func (ec *executionContext) _DayCounts_timeZone(ctx context.Context, field graphql.CollectedField, obj *live.DayCounts) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DayCounts_timeZone(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.TimeZone, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_DayCounts_timeZone(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("DayCounts", field, false, false, "String")
+}
+
+func (ec *executionContext) _DayCounts_days(ctx context.Context, field graphql.CollectedField, obj *live.DayCounts) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_DayCounts_days(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Days, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []booking.DaySummary) graphql.Marshaler {
+			return ec.marshalNDaySummary2ᚕopenslotᚋinternalᚋbookingᚐDaySummaryᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_DayCounts_days(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "DayCounts",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_DaySummary(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _DaySlots_date(ctx context.Context, field graphql.CollectedField, obj *availability.Day) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -2420,7 +2726,7 @@ func (ec *executionContext) fieldContext_DaySlots_slots(_ context.Context, field
 	return fc, nil
 }
 
-func (ec *executionContext) _DaySummary_date(ctx context.Context, field graphql.CollectedField, obj *availability.DaySummary) (ret graphql.Marshaler) {
+func (ec *executionContext) _DaySummary_date(ctx context.Context, field graphql.CollectedField, obj *booking.DaySummary) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -2443,7 +2749,7 @@ func (ec *executionContext) fieldContext_DaySummary_date(_ context.Context, fiel
 	return graphql.NewScalarFieldContext("DaySummary", field, false, false, "Date")
 }
 
-func (ec *executionContext) _DaySummary_free(ctx context.Context, field graphql.CollectedField, obj *availability.DaySummary) (ret graphql.Marshaler) {
+func (ec *executionContext) _DaySummary_free(ctx context.Context, field graphql.CollectedField, obj *booking.DaySummary) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -2466,7 +2772,7 @@ func (ec *executionContext) fieldContext_DaySummary_free(_ context.Context, fiel
 	return graphql.NewScalarFieldContext("DaySummary", field, false, false, "Int")
 }
 
-func (ec *executionContext) _DaySummary_capacity(ctx context.Context, field graphql.CollectedField, obj *availability.DaySummary) (ret graphql.Marshaler) {
+func (ec *executionContext) _DaySummary_capacity(ctx context.Context, field graphql.CollectedField, obj *booking.DaySummary) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -2489,7 +2795,7 @@ func (ec *executionContext) fieldContext_DaySummary_capacity(_ context.Context, 
 	return graphql.NewScalarFieldContext("DaySummary", field, false, false, "Int")
 }
 
-func (ec *executionContext) _DaySummary_firstFree(ctx context.Context, field graphql.CollectedField, obj *availability.DaySummary) (ret graphql.Marshaler) {
+func (ec *executionContext) _DaySummary_firstFree(ctx context.Context, field graphql.CollectedField, obj *booking.DaySummary) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
 		ec.OperationContext,
@@ -3162,6 +3468,94 @@ func (ec *executionContext) fieldContext_Mutation_updateSlot(ctx context.Context
 	return fc, nil
 }
 
+func (ec *executionContext) _Mutation_blockPatient(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_blockPatient(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().BlockPatient(ctx, fc.Args["input"].(BlockPatientInput))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *BlockPatientPayload) graphql.Marshaler {
+			return ec.marshalNBlockPatientPayload2ᚖopenslotᚋgraphᚐBlockPatientPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_blockPatient(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_BlockPatientPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_blockPatient_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_unblockPatient(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_unblockPatient(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().UnblockPatient(ctx, fc.Args["input"].(UnblockPatientInput))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *UnblockPatientPayload) graphql.Marshaler {
+			return ec.marshalNUnblockPatientPayload2ᚖopenslotᚋgraphᚐUnblockPatientPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_unblockPatient(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_UnblockPatientPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_unblockPatient_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Organization_id(ctx context.Context, field graphql.CollectedField, obj *schedule.Organization) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -3438,6 +3832,29 @@ func (ec *executionContext) fieldContext_Patient_locale(_ context.Context, field
 	return graphql.NewScalarFieldContext("Patient", field, false, false, "String")
 }
 
+func (ec *executionContext) _Patient_blockedAt(ctx context.Context, field graphql.CollectedField, obj *auth.Patient) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Patient_blockedAt(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.BlockedAt, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *time.Time) graphql.Marshaler {
+			return ec.marshalODateTime2ᚖtimeᚐTime(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Patient_blockedAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Patient", field, false, false, "DateTime")
+}
+
 func (ec *executionContext) _Query_me(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -3615,8 +4032,8 @@ func (ec *executionContext) _Query_days(ctx context.Context, field graphql.Colle
 			return ec.Resolvers.Query().Days(ctx, fc.Args["doctorId"].(ID), fc.Args["from"].(booking.Date), fc.Args["days"].(*int))
 		},
 		nil,
-		func(ctx context.Context, selections ast.SelectionSet, v []availability.DaySummary) graphql.Marshaler {
-			return ec.marshalNDaySummary2ᚕopenslotᚋinternalᚋavailabilityᚐDaySummaryᚄ(ctx, selections, v)
+		func(ctx context.Context, selections ast.SelectionSet, v []booking.DaySummary) graphql.Marshaler {
+			return ec.marshalNDaySummary2ᚕopenslotᚋinternalᚋbookingᚐDaySummaryᚄ(ctx, selections, v)
 		},
 		true,
 		true,
@@ -4323,6 +4740,29 @@ func (ec *executionContext) fieldContext_SlotUpdate_epoch(_ context.Context, fie
 	return graphql.NewScalarFieldContext("SlotUpdate", field, false, false, "Int")
 }
 
+func (ec *executionContext) _SlotUpdate_asOf(ctx context.Context, field graphql.CollectedField, obj *live.Update) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_SlotUpdate_asOf(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.AsOf, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *time.Time) graphql.Marshaler {
+			return ec.marshalODateTime2ᚖtimeᚐTime(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_SlotUpdate_asOf(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("SlotUpdate", field, false, false, "DateTime")
+}
+
 func (ec *executionContext) _SlotUpdate_slots(ctx context.Context, field graphql.CollectedField, obj *live.Update) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -4397,6 +4837,105 @@ func (ec *executionContext) fieldContext_Subscription_availability(ctx context.C
 		return fc, err
 	}
 	return fc, nil
+}
+
+func (ec *executionContext) _Subscription_dayCounts(ctx context.Context, field graphql.CollectedField) (ret func(ctx context.Context) graphql.Marshaler) {
+	return graphql.ResolveFieldStream(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Subscription_dayCounts(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Subscription().DayCounts(ctx, fc.Args["doctorIds"].([]ID), fc.Args["from"].(booking.Date), fc.Args["days"].(*int))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *live.DayCounts) graphql.Marshaler {
+			return ec.marshalNDayCounts2ᚖopenslotᚋinternalᚋliveᚐDayCounts(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Subscription_dayCounts(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Subscription",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_DayCounts(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Subscription_dayCounts_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UnblockPatientPayload_patient(ctx context.Context, field graphql.CollectedField, obj *UnblockPatientPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_UnblockPatientPayload_patient(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Patient, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *auth.Patient) graphql.Marshaler {
+			return ec.marshalNPatient2ᚖopenslotᚋinternalᚋauthᚐPatient(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_UnblockPatientPayload_patient(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UnblockPatientPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Patient(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UnblockPatientPayload_changed(ctx context.Context, field graphql.CollectedField, obj *UnblockPatientPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_UnblockPatientPayload_changed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Changed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_UnblockPatientPayload_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("UnblockPatientPayload", field, false, false, "Boolean")
 }
 
 func (ec *executionContext) _UpdateSlotPayload_slot(ctx context.Context, field graphql.CollectedField, obj *UpdateSlotPayload) (ret graphql.Marshaler) {
@@ -5623,6 +6162,55 @@ func (ec *executionContext) fieldContext___Type_isOneOf(_ context.Context, field
 
 // region    **************************** input.gotpl *****************************
 
+func (ec *executionContext) unmarshalInputBlockPatientInput(ctx context.Context, obj any) (BlockPatientInput, error) {
+	var it BlockPatientInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"patientId", "reason"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "patientId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("patientId"))
+			data, err := ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.PatientID = data
+		case "reason":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("reason"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Reason = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalBlockPatientInput unmarshals raw into the BlockPatientInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalBlockPatientInput(ctx context.Context, raw any) (BlockPatientInput, error) {
+	var out BlockPatientInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "BlockPatientInput", raw, &out)
+	return out, err
+}
+
 func (ec *executionContext) unmarshalInputBookAppointmentInput(ctx context.Context, obj any) (booking.BookRequest, error) {
 	var it booking.BookRequest
 	if obj == nil {
@@ -6097,6 +6685,48 @@ func UnmarshalShiftInput(ctx context.Context, raw any) (ShiftInput, error) {
 	return out, err
 }
 
+func (ec *executionContext) unmarshalInputUnblockPatientInput(ctx context.Context, obj any) (UnblockPatientInput, error) {
+	var it UnblockPatientInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"patientId"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "patientId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("patientId"))
+			data, err := ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.PatientID = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalUnblockPatientInput unmarshals raw into the UnblockPatientInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalUnblockPatientInput(ctx context.Context, raw any) (UnblockPatientInput, error) {
+	var out UnblockPatientInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "UnblockPatientInput", raw, &out)
+	return out, err
+}
+
 func (ec *executionContext) unmarshalInputUpdateSlotInput(ctx context.Context, obj any) (UpdateSlotInput, error) {
 	var it UpdateSlotInput
 	if obj == nil {
@@ -6323,6 +6953,44 @@ func (ec *executionContext) _AppointmentEdge(ctx context.Context, sel ast.Select
 	return out
 }
 
+var blockPatientPayloadImplementors = []string{"BlockPatientPayload"}
+
+func (ec *executionContext) _BlockPatientPayload(ctx context.Context, sel ast.SelectionSet, obj *BlockPatientPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, blockPatientPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("BlockPatientPayload")
+		case "patient":
+			out.Values[i] = ec._BlockPatientPayload_patient(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "changed":
+			out.Values[i] = ec._BlockPatientPayload_changed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
 var bookAppointmentPayloadImplementors = []string{"BookAppointmentPayload"}
 
 func (ec *executionContext) _BookAppointmentPayload(ctx context.Context, sel ast.SelectionSet, obj *BookAppointmentPayload) graphql.Marshaler {
@@ -6518,6 +7186,49 @@ func (ec *executionContext) _CreateSchedulePayload(ctx context.Context, sel ast.
 	return out
 }
 
+var dayCountsImplementors = []string{"DayCounts"}
+
+func (ec *executionContext) _DayCounts(ctx context.Context, sel ast.SelectionSet, obj *live.DayCounts) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, dayCountsImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("DayCounts")
+		case "doctorId":
+			out.Values[i] = ec._DayCounts_doctorId(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "timeZone":
+			out.Values[i] = ec._DayCounts_timeZone(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "days":
+			out.Values[i] = ec._DayCounts_days(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
 var daySlotsImplementors = []string{"DaySlots"}
 
 func (ec *executionContext) _DaySlots(ctx context.Context, sel ast.SelectionSet, obj *availability.Day) graphql.Marshaler {
@@ -6568,7 +7279,7 @@ func (ec *executionContext) _DaySlots(ctx context.Context, sel ast.SelectionSet,
 
 var daySummaryImplementors = []string{"DaySummary"}
 
-func (ec *executionContext) _DaySummary(ctx context.Context, sel ast.SelectionSet, obj *availability.DaySummary) graphql.Marshaler {
+func (ec *executionContext) _DaySummary(ctx context.Context, sel ast.SelectionSet, obj *booking.DaySummary) graphql.Marshaler {
 	fields := graphql.CollectFields(ec.OperationContext, sel, daySummaryImplementors)
 
 	out := graphql.NewFieldSet(fields)
@@ -6857,6 +7568,20 @@ func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
+		case "blockPatient":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_blockPatient(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "unblockPatient":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_unblockPatient(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -6998,6 +7723,11 @@ func (ec *executionContext) _Patient(ctx context.Context, sel ast.SelectionSet, 
 			}
 		case "locale":
 			out.Values[i] = ec._Patient_locale(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "blockedAt":
+			out.Values[i] = ec._Patient_blockedAt(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
@@ -7311,6 +8041,11 @@ func (ec *executionContext) _SlotUpdate(ctx context.Context, sel ast.SelectionSe
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
+		case "asOf":
+			out.Values[i] = ec._SlotUpdate_asOf(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
 		case "slots":
 			out.Values[i] = ec._SlotUpdate_slots(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
@@ -7348,9 +8083,49 @@ func (ec *executionContext) _Subscription(ctx context.Context, sel ast.Selection
 	switch fields[0].Name {
 	case "availability":
 		return ec._Subscription_availability(ctx, fields[0])
+	case "dayCounts":
+		return ec._Subscription_dayCounts(ctx, fields[0])
 	default:
 		panic("unknown field " + strconv.Quote(fields[0].Name))
 	}
+}
+
+var unblockPatientPayloadImplementors = []string{"UnblockPatientPayload"}
+
+func (ec *executionContext) _UnblockPatientPayload(ctx context.Context, sel ast.SelectionSet, obj *UnblockPatientPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, unblockPatientPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("UnblockPatientPayload")
+		case "patient":
+			out.Values[i] = ec._UnblockPatientPayload_patient(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "changed":
+			out.Values[i] = ec._UnblockPatientPayload_changed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
 }
 
 var updateSlotPayloadImplementors = []string{"UpdateSlotPayload"}
@@ -7869,6 +8644,19 @@ func (ec *executionContext) marshalNAppointmentStatus2openslotᚋinternalᚋbook
 	return res
 }
 
+func (ec *executionContext) unmarshalNBlockPatientInput2openslotᚋgraphᚐBlockPatientInput(ctx context.Context, v any) (BlockPatientInput, error) {
+	res, err := ec.unmarshalInputBlockPatientInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNBlockPatientPayload2ᚖopenslotᚋgraphᚐBlockPatientPayload(ctx context.Context, sel ast.SelectionSet, v *BlockPatientPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "BlockPatientPayload!")
+		return graphql.Null
+	}
+	return ec._BlockPatientPayload(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalNBookAppointmentInput2openslotᚋinternalᚋbookingᚐBookRequest(ctx context.Context, v any) (booking.BookRequest, error) {
 	res, err := ec.unmarshalInputBookAppointmentInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -7976,6 +8764,14 @@ func (ec *executionContext) marshalNDateTime2timeᚐTime(ctx context.Context, se
 	return res
 }
 
+func (ec *executionContext) marshalNDayCounts2ᚖopenslotᚋinternalᚋliveᚐDayCounts(ctx context.Context, sel ast.SelectionSet, v *live.DayCounts) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "DayCounts!")
+		return graphql.Null
+	}
+	return ec._DayCounts(ctx, sel, v)
+}
+
 func (ec *executionContext) marshalNDaySlots2ᚖopenslotᚋinternalᚋavailabilityᚐDay(ctx context.Context, sel ast.SelectionSet, v *availability.Day) graphql.Marshaler {
 	if v == nil {
 		graphql.AddInvalidNullError(ctx, "DaySlots!")
@@ -7984,15 +8780,15 @@ func (ec *executionContext) marshalNDaySlots2ᚖopenslotᚋinternalᚋavailabili
 	return ec._DaySlots(ctx, sel, v)
 }
 
-func (ec *executionContext) marshalNDaySummary2openslotᚋinternalᚋavailabilityᚐDaySummary(ctx context.Context, sel ast.SelectionSet, v availability.DaySummary) graphql.Marshaler {
+func (ec *executionContext) marshalNDaySummary2openslotᚋinternalᚋbookingᚐDaySummary(ctx context.Context, sel ast.SelectionSet, v booking.DaySummary) graphql.Marshaler {
 	return ec._DaySummary(ctx, sel, &v)
 }
 
-func (ec *executionContext) marshalNDaySummary2ᚕopenslotᚋinternalᚋavailabilityᚐDaySummaryᚄ(ctx context.Context, sel ast.SelectionSet, v []availability.DaySummary) graphql.Marshaler {
+func (ec *executionContext) marshalNDaySummary2ᚕopenslotᚋinternalᚋbookingᚐDaySummaryᚄ(ctx context.Context, sel ast.SelectionSet, v []booking.DaySummary) graphql.Marshaler {
 	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
 		fc := graphql.GetFieldContext(ctx)
 		fc.Result = &v[i]
-		return ec.marshalNDaySummary2openslotᚋinternalᚋavailabilityᚐDaySummary(ctx, sel, v[i])
+		return ec.marshalNDaySummary2openslotᚋinternalᚋbookingᚐDaySummary(ctx, sel, v[i])
 	})
 
 	for _, e := range ret {
@@ -8397,6 +9193,19 @@ func (ec *executionContext) marshalNString2string(ctx context.Context, sel ast.S
 		graphql.AddInvalidNullFromMarshaler(ctx, "String!")
 	}
 	return res
+}
+
+func (ec *executionContext) unmarshalNUnblockPatientInput2openslotᚋgraphᚐUnblockPatientInput(ctx context.Context, v any) (UnblockPatientInput, error) {
+	res, err := ec.unmarshalInputUnblockPatientInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNUnblockPatientPayload2ᚖopenslotᚋgraphᚐUnblockPatientPayload(ctx context.Context, sel ast.SelectionSet, v *UnblockPatientPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "UnblockPatientPayload!")
+		return graphql.Null
+	}
+	return ec._UnblockPatientPayload(ctx, sel, v)
 }
 
 func (ec *executionContext) unmarshalNUpdateKind2openslotᚋinternalᚋliveᚐKind(ctx context.Context, v any) (live.Kind, error) {

@@ -2,15 +2,21 @@
 //
 //	POST, GET ──▶ http.go, cache.go ▶ gqlgen's executor ──▶ resolvers ──▶ the core's packages
 //	websocket ──▶ websocket.go ──▶   (limits.go before it)   │
-//	              socket.go                                  └─▶ errors.go: codes → answers
-//	              operation.go
+//	              socket.go, operation.go                    └─▶ errors.go: codes → answers
+//	              watch.go ◀── share.go ◀── live.Hub
+//	event stream ──▶ sse.go ──▶
+//
+// Updates of live slots don't pass the executor one by one: the selection of a subscription becomes
+// a shape once (share.go), an update is encoded once for all who have the same shape, and written to
+// each of them with its own operation's id in front (watch.go, wire.go).
 //
 // Resolvers hold no rules and no SQL: they turn arguments into calls of the core and its answers
 // into the types of the contract, most of which are the core's own. generated.go and models_gen.go
 // come from gqlgen; see gqlgen.yml.
 //
 // A [Handler] serves any number of requests and sockets at once. Every goroutine it starts belongs
-// to one request or one socket and ends with it.
+// to one request or one socket and ends with it; those that carry updates to sockets live for as
+// long as there are any to carry.
 package graph
 
 import (
@@ -18,6 +24,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -51,7 +58,14 @@ type Parts struct {
 	KeepResponses bool
 	// Introspection lets clients read the contract, as GraphiQL does: for development.
 	Introspection bool
-	Log           *slog.Logger // nil = the default
+	// SocketLimits is how many websockets may be open at once.
+	SocketLimits SocketLimits
+	// TrustedProxies are the networks of proxies whose X-Forwarded-For says who an anonymous peer is.
+	TrustedProxies []netip.Prefix
+	// CloseSpread is how long Close takes to end all sockets, so that their clients come back in a
+	// trickle; it is shortened to what Close has. 0 = all at once.
+	CloseSpread time.Duration
+	Log         *slog.Logger // nil = the default
 
 	patience time.Duration // 0 = operationPatience
 }
@@ -59,8 +73,8 @@ type Parts struct {
 // cachedDocuments is how many parsed documents are kept. Apps send a handful.
 const cachedDocuments = 1000
 
-// Handler answers GraphQL at one address: POST for operations, GET for queries, websockets for
-// these and subscriptions. It finds out who asks by itself: no other authentication belongs in
+// Handler answers GraphQL at one address: POST for operations, GET for queries, websockets and event
+// streams for these and subscriptions. It finds out who asks by itself: no other authentication belongs in
 // front of it.
 type Handler struct {
 	exec      *executor.Executor
@@ -68,6 +82,8 @@ type Handler struct {
 	responses *responses
 	origins   []string
 	sockets   *sockets
+	streams   *streams
+	auth      *auth.Authenticator
 	entry     http.Handler
 }
 
@@ -89,10 +105,12 @@ func New(parts Parts) *Handler {
 	exec.AroundOperations(func(ctx context.Context, next graphql.OperationHandler) graphql.ResponseHandler {
 		return withinTime(withLoaders(ctx, parts), parts.patience, next)
 	})
-	h := &Handler{exec: exec, plans: newPlans(r), origins: parts.AllowedOrigins, sockets: newSockets(exec, parts.Auth, parts.AllowedOrigins)}
+	h := &Handler{exec: exec, plans: newPlans(r), origins: parts.AllowedOrigins, auth: parts.Auth}
 	if parts.KeepResponses {
 		h.responses = newResponses()
 	}
+	h.sockets = newSockets(exec, parts, h.responses)
+	h.streams = newStreams(h.sockets.admission, parts.CloseSpread)
 	h.entry = parts.Auth.Middleware(http.HandlerFunc(h.route), h.refuseToken)
 	return h
 }
@@ -114,9 +132,14 @@ func withinTime(ctx context.Context, patience time.Duration, next graphql.Operat
 	}
 }
 
-// Close ends all sockets with 1001, going away, and lets no more begin. It returns when they are
-// gone, or with an error when ctx is over. Requests over HTTP are the server's to wait for.
-func (h *Handler) Close(ctx context.Context) error { return h.sockets.close(ctx) }
+// Close ends all sockets with 1001, going away, and all event streams, and lets no more begin. It
+// takes its time: see CloseSpread. What is being executed on a socket is answered first. It returns
+// when the sockets are gone, or with an error when ctx is over. Requests over HTTP, streams included,
+// are the server's to wait for.
+func (h *Handler) Close(ctx context.Context) error {
+	h.streams.close(ctx)
+	return h.sockets.close(ctx)
+}
 
 // ServeHTTP answers a request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -35,9 +35,8 @@ func invalid(status int, message string) *problem { return &problem{status, book
 
 // post answers a POST request.
 func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
-	media, ok := negotiate(r.Header.Values("Accept"))
+	media, ok := h.media(w, r)
 	if !ok {
-		refuse(w, mediaJSON, invalid(http.StatusNotAcceptable, "Accept "+mediaResponse+" or "+mediaJSON+"."))
 		return
 	}
 	body, bad := readPost(w, r)
@@ -45,21 +44,40 @@ func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 		refuse(w, media, bad)
 		return
 	}
+	if media == mediaEvents {
+		h.stream(w, r, body, decode)
+		return
+	}
 	h.answer(w, r, h.responses.question(http.MethodPost, media, body), decode)
 }
 
 // get answers a GET request: a query, in the parameters of the URL.
 func (h *Handler) get(w http.ResponseWriter, r *http.Request) {
-	media, ok := negotiate(r.Header.Values("Accept"))
+	media, ok := h.media(w, r)
 	if !ok {
-		refuse(w, mediaJSON, invalid(http.StatusNotAcceptable, "Accept "+mediaResponse+" or "+mediaJSON+"."))
 		return
 	}
 	if len(r.URL.RawQuery) > maxBody {
 		refuse(w, media, invalid(http.StatusRequestURITooLong, "The request is larger than 64 KiB."))
 		return
 	}
+	if media == mediaEvents {
+		h.stream(w, r, []byte(r.URL.RawQuery), decodeURL)
+		return
+	}
 	h.answer(w, r, h.responses.question(http.MethodGet, media, []byte(r.URL.RawQuery)), decodeURL)
+}
+
+// media is in what to answer; a request that takes nothing we have is refused.
+func (h *Handler) media(w http.ResponseWriter, r *http.Request) (media string, ok bool) {
+	if media, ok = negotiate(r.Header.Values("Accept")); ok {
+		return media, true
+	}
+	if acceptsEvents(r) {
+		return mediaEvents, true
+	}
+	refuse(w, mediaJSON, invalid(http.StatusNotAcceptable, "Accept "+mediaResponse+", "+mediaJSON+" or, for a stream, "+mediaEvents+"."))
+	return "", false
 }
 
 // answer answers a question with what is kept for it, or else by executing it.
@@ -89,8 +107,11 @@ func (h *Handler) execute(w http.ResponseWriter, r *http.Request, q question, pa
 		return
 	}
 	switch kind := operation.Operation.Operation; {
+	case kind == ast.Subscription && acceptsEvents(r):
+		h.events(ctx, w, r, operation, nil)
+		return
 	case kind == ast.Subscription:
-		refuse(w, media, invalid(http.StatusBadRequest, "Subscriptions go over a websocket with the subprotocol graphql-transport-ws."))
+		refuse(w, media, invalid(http.StatusBadRequest, "Subscriptions go over a websocket with the subprotocol graphql-transport-ws, or in an event stream: accept "+mediaEvents+"."))
 		return
 	case kind == ast.Mutation && r.Method == http.MethodGet:
 		w.Header().Set("Allow", http.MethodPost)
@@ -102,6 +123,7 @@ func (h *Handler) execute(w http.ResponseWriter, r *http.Request, q question, pa
 	ctx, trace := availability.WithTrace(ctx)
 	responses, ctx := h.exec.DispatchOperation(ctx, operation)
 	response := responses(ctx)
+	h.responses.executed(operation)
 	switch {
 	case response == nil: // the client has gone
 	case public && len(response.Errors) == 0:
@@ -109,9 +131,6 @@ func (h *Handler) execute(w http.ResponseWriter, r *http.Request, q question, pa
 		h.responses.keep(k)
 		k.write(w, r)
 	default:
-		if operation.Operation.Operation == ast.Mutation && isUnannounced(operation) {
-			h.responses.purge()
-		}
 		write(w, media, response)
 	}
 }
@@ -134,6 +153,9 @@ func write(w http.ResponseWriter, media string, response *graphql.Response) {
 }
 
 func writeStatus(w http.ResponseWriter, media string, status int, response *graphql.Response) {
+	if media == mediaEvents {
+		media = mediaJSON // what was refused never became a stream
+	}
 	header := w.Header()
 	header.Set("Content-Type", media+"; charset=utf-8")
 	header.Set("Cache-Control", "no-store")

@@ -26,6 +26,22 @@ type AppointmentEdge struct {
 	Node *booking.Appointment `json:"node"`
 }
 
+// Whose access to block.
+type BlockPatientInput struct {
+	// The patient.
+	PatientID ID `json:"patientId"`
+	// Why, for the records; at most 500 characters.
+	Reason *string `json:"reason,omitempty"`
+}
+
+// The answer to `blockPatient`.
+type BlockPatientPayload struct {
+	// The patient.
+	Patient *auth.Patient `json:"patient"`
+	// False if they were blocked before.
+	Changed bool `json:"changed"`
+}
+
 // The answer to `bookAppointment`: an appointment, or errors.
 type BookAppointmentPayload struct {
 	// The appointment. After ALREADY_BOOKED the one that stands.
@@ -163,6 +179,20 @@ type ShiftInput struct {
 	EveryMinutes *int `json:"everyMinutes,omitempty"`
 	// Patients per slot.
 	Capacity int `json:"capacity"`
+}
+
+// Whom to let in again.
+type UnblockPatientInput struct {
+	// The patient.
+	PatientID ID `json:"patientId"`
+}
+
+// The answer to `unblockPatient`.
+type UnblockPatientPayload struct {
+	// The patient.
+	Patient *auth.Patient `json:"patient"`
+	// False if they were not blocked.
+	Changed bool `json:"changed"`
 }
 
 // What to change of a slot; at least one of `capacity` and `status`.

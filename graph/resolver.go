@@ -125,17 +125,22 @@ func (in CreateScheduleInput) template() (schedule.Template, error) {
 	return t, nil
 }
 
-func (r *resolver) subscribe(ctx context.Context, ids []ID, from booking.Date, days *int) (<-chan *live.Update, error) {
+// watched is what a subscription's arguments ask for.
+func watched(ids []ID, from booking.Date, days *int) live.Query {
 	query := live.Query{From: from, Days: value(days)}
 	for _, id := range ids {
 		query.Doctors = append(query.Doctors, booking.DoctorID(id))
 	}
-	subscription, err := r.Hub.Subscribe(ctx, query)
+	return query
+}
+
+// begun passes on a subscription of the hub, or the reason why there is none.
+func begun[T any](ctx context.Context, s subscription[T], err error) (<-chan *T, error) {
 	if errors.Is(err, live.ErrGoingAway) {
 		return nil, booking.Refuse(booking.Unavailable, "This instance is going away. Connect again.")
 	}
 	if err != nil {
 		return nil, err
 	}
-	return follow(ctx, subscription), nil
+	return follow(ctx, s), nil
 }

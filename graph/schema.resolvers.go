@@ -2,14 +2,13 @@ package graph
 
 import (
 	"context"
-
-	"github.com/99designs/gqlgen/graphql"
-
 	"openslot/internal/auth"
 	"openslot/internal/availability"
 	"openslot/internal/booking"
 	"openslot/internal/live"
 	"openslot/internal/schedule"
+
+	"github.com/99designs/gqlgen/graphql"
 )
 
 func (r *appointmentResolver) Slot(ctx context.Context, obj *booking.Appointment) (*booking.Slot, error) {
@@ -85,6 +84,16 @@ func (r *mutationResolver) UpdateSlot(ctx context.Context, input UpdateSlotInput
 	return &UpdateSlotPayload{Slot: &slot}, nil
 }
 
+func (r *mutationResolver) BlockPatient(ctx context.Context, input BlockPatientInput) (*BlockPatientPayload, error) {
+	patient, changed, err := r.Patients.Block(ctx, auth.ActorFrom(ctx), booking.PatientID(input.PatientID), value(input.Reason))
+	return &BlockPatientPayload{Patient: &patient, Changed: changed}, err
+}
+
+func (r *mutationResolver) UnblockPatient(ctx context.Context, input UnblockPatientInput) (*UnblockPatientPayload, error) {
+	patient, changed, err := r.Patients.Unblock(ctx, auth.ActorFrom(ctx), booking.PatientID(input.PatientID))
+	return &UnblockPatientPayload{Patient: &patient, Changed: changed}, err
+}
+
 func (r *queryResolver) Me(ctx context.Context) (*booking.Actor, error) {
 	actor := auth.ActorFrom(ctx)
 	if actor.Kind == booking.Anonymous {
@@ -107,7 +116,7 @@ func (r *queryResolver) Slots(ctx context.Context, doctorID ID, date booking.Dat
 	return r.day(ctx, booking.DoctorID(doctorID), date, value(includeFull))
 }
 
-func (r *queryResolver) Days(ctx context.Context, doctorID ID, from booking.Date, days *int) ([]availability.DaySummary, error) {
+func (r *queryResolver) Days(ctx context.Context, doctorID ID, from booking.Date, days *int) ([]booking.DaySummary, error) {
 	return r.Availability.Days(ctx, booking.DoctorID(doctorID), from, value(days))
 }
 
@@ -127,7 +136,13 @@ func (r *queryResolver) Appointments(ctx context.Context, doctorID ID, date book
 }
 
 func (r *subscriptionResolver) Availability(ctx context.Context, doctorIds []ID, from booking.Date, days *int) (<-chan *live.Update, error) {
-	return r.subscribe(ctx, doctorIds, from, days)
+	s, err := r.Hub.Subscribe(ctx, watched(doctorIds, from, days))
+	return begun(ctx, s, err)
+}
+
+func (r *subscriptionResolver) DayCounts(ctx context.Context, doctorIds []ID, from booking.Date, days *int) (<-chan *live.DayCounts, error) {
+	c, err := r.Hub.Count(ctx, watched(doctorIds, from, days))
+	return begun(ctx, c, err)
 }
 
 func (r *viewerResolver) Patient(ctx context.Context, obj *booking.Actor) (*auth.Patient, error) {

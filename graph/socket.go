@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	"github.com/gorilla/websocket"
+	"golang.org/x/time/rate"
 
 	"openslot/internal/auth"
 	"openslot/internal/booking"
@@ -20,18 +22,27 @@ import (
 const (
 	maxOperations = 20  // at once on one socket
 	maxID         = 100 // bytes of an operation's id, which every message repeats
+
+	// Messages and control frames that a peer may send: so many at once, as after a reconnect, and
+	// so many a second from there on.
+	maxBurst  = 200
+	maxRate   = 50
+	maxReason = 80 // bytes of what a close reason repeats of a message
 )
 
-// socket is one websocket. The goroutine that serves the request reads; every operation has one
-// that writes its results; one sends pings. They are gone when serve returns.
+// socket is one websocket. It has a goroutine that reads; an operation has one while it is executed,
+// and after that only if its updates need the executor. They are gone when serve returns.
 //
 // Writing is for one at a time, and bounded: a frame that has not left in time ends the socket, so
 // nobody waits longer than that for a slow peer. Meanwhile updates gather in the subscription,
 // which keeps the latest of each slot.
 type socket struct {
 	*sockets
-	conn   *websocket.Conn
-	header http.Header // of the upgrade
+	conn    *websocket.Conn
+	wire    *wire
+	request string // id of the upgrade
+	place   string // as what it is counted. The reader's.
+	rate    *rate.Limiter
 
 	// ctx is that of all operations. The reader puts the identity into it before there are any.
 	ctx    context.Context
@@ -39,15 +50,22 @@ type socket struct {
 
 	init   *time.Timer // until connection_init has come; then nil. The reader's.
 	expiry *time.Timer // ends the socket with its token; may be nil. The reader's.
+	access func()      // ends the watch on the caller's access; may be nil. The reader's.
 	ready  bool        // connection_init was accepted. The reader's.
 
-	writing sync.Mutex // held by whoever writes a message
+	pinger *time.Timer
+	sent   atomic.Bool // an update, since the last ping
+
+	running sync.WaitGroup // operations in goroutines
 
 	mu         sync.Mutex // guards what follows
 	ended      bool       // a close frame was sent, or tried
+	leaving    bool       // it ends once what is being executed has been answered
+	executing  int        // queries and mutations
 	operations map[string]*operation
-	running    sync.WaitGroup // pings and operations
 }
+
+const accessBlocked = "Access has been blocked"
 
 // message is what both sides send.
 type message struct {
@@ -59,8 +77,9 @@ type message struct {
 // serve reads until the socket has ended.
 func (s *socket) serve() {
 	defer s.running.Wait()
+	defer s.wire.close()
 	defer s.conn.Close() //nolint:errcheck // closed twice at worst
-	defer s.cancel()
+	defer s.mark()
 	defer func() {
 		if problem := recover(); problem != nil {
 			s.exec.DispatchError(s.ctx, asList(recovered(s.ctx, problem))) // which logs it
@@ -73,16 +92,32 @@ func (s *socket) serve() {
 		if s.expiry != nil {
 			s.expiry.Stop()
 		}
+		if s.access != nil {
+			s.access()
+		}
 	}()
+	defer s.pinger.Stop()
 	s.conn.SetReadLimit(maxBody)
-	s.conn.SetPongHandler(func(string) error { return s.alive() })
-	s.conn.SetPingHandler(func(data string) error {
-		s.conn.WriteControl(websocket.PongMessage, []byte(data), time.Now().Add(s.pace.write)) //nolint:errcheck // the reader finds out
+	s.conn.SetPongHandler(func(string) error {
+		s.allow()
 		return s.alive()
 	})
-	ctx := s.ctx // the reader changes the field
-	s.running.Go(func() { s.ping(ctx) })
+	s.conn.SetPingHandler(func(data string) error {
+		if s.allow() {
+			s.conn.WriteControl(websocket.PongMessage, []byte(data), time.Now().Add(s.pace.write)) //nolint:errcheck // the reader finds out
+		}
+		return s.alive()
+	})
 	s.read()
+}
+
+// allow counts what the peer sends; false, and the end, if that is too much.
+func (s *socket) allow() bool {
+	if s.rate.Allow() {
+		return true
+	}
+	s.end(closePolicy, "Too many messages")
+	return false
 }
 
 // read handles messages until the peer has closed, fallen silent or sent too much. Once the socket
@@ -99,7 +134,7 @@ func (s *socket) read() {
 		if err != nil {
 			return
 		}
-		if s.isEnded() {
+		if s.isEnded() || !s.allow() {
 			continue
 		}
 		var m message
@@ -123,10 +158,11 @@ func (s *socket) handle(m message) {
 		s.subscribe(m)
 	case "complete":
 		s.mu.Lock()
-		defer s.mu.Unlock()
-		if o := s.operations[m.ID]; o != nil {
-			delete(s.operations, m.ID)
-			o.cancel()
+		o := s.operations[m.ID]
+		delete(s.operations, m.ID)
+		s.mu.Unlock()
+		if o != nil {
+			o.stop()
 		}
 	default:
 		s.end(closeMalformed, "Unknown type of message")
@@ -166,6 +202,9 @@ func (s *socket) admit(payload json.RawMessage) {
 		}
 		var known *booking.Error
 		switch {
+		case errors.As(err, &known) && known.Code == booking.Forbidden:
+			s.end(closeForbidden, accessBlocked)
+			return
 		case errors.As(err, &known) && known.Code != booking.Unauthenticated:
 			s.end(closeTryLater, "Sign-in can't be checked right now")
 			return
@@ -174,10 +213,15 @@ func (s *socket) admit(payload json.RawMessage) {
 			return
 		}
 	}
+	if !s.admission.move(s, identity.Actor) {
+		s.end(closeTryLater, "Too many sockets of this account are open")
+		return
+	}
 	s.ctx = auth.WithIdentity(s.ctx, identity)
 	if !identity.ExpiresAt.IsZero() {
 		s.expiry = time.AfterFunc(time.Until(identity.ExpiresAt), func() { s.end(closeForbidden, "The access token has expired") })
 	}
+	s.access = s.auth.OnBlocked(identity, func() { s.end(closeForbidden, accessBlocked) })
 	s.ready = true
 	s.send(message{Type: "connection_ack"})
 }
@@ -193,14 +237,17 @@ func (s *socket) subscribe(m message) {
 		s.end(closeMalformed, "Malformed subscribe message")
 		return
 	}
-	params.Headers = s.header
+	params.Headers = s.header()
 	ctx, cancel := context.WithCancel(s.ctx)
 	o := &operation{socket: s, id: m.ID, cancel: cancel}
 
 	s.mu.Lock()
 	_, duplicate := s.operations[m.ID]
 	full := len(s.operations) >= maxOperations
-	if !duplicate && !full && !s.ended {
+	if !duplicate && !full && !s.ended && !s.leaving {
+		if s.operations == nil {
+			s.operations = map[string]*operation{}
+		}
 		s.operations[m.ID] = o
 		s.running.Go(func() { o.run(ctx, params) })
 	} else {
@@ -209,12 +256,15 @@ func (s *socket) subscribe(m message) {
 	s.mu.Unlock()
 	switch {
 	case duplicate:
-		s.end(closeDuplicate, "Subscriber for "+m.ID[:min(len(m.ID), 80)]+" already exists")
+		s.end(closeDuplicate, "Subscriber for "+strings.ToValidUTF8(m.ID[:min(len(m.ID), maxReason)], "")+" already exists")
 	case full:
 		refusal := booking.Refuse(booking.Invalid, "A socket may have %d operations at once. Complete one first, or open another socket.", maxOperations)
 		s.send(errorMessage(m.ID, s.exec.DispatchError(ctx, asList(refusal)).Errors))
 	}
 }
+
+// header is what operations hear of the upgrade's.
+func (s *socket) header() http.Header { return http.Header{requestIDHeader: {s.request}} }
 
 // send writes a message. What can't be written ends the socket; there is nobody to tell.
 func (s *socket) send(m message) {
@@ -222,30 +272,46 @@ func (s *socket) send(m message) {
 	if err != nil {
 		panic(err) // payloads are JSON
 	}
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	s.conn.SetWriteDeadline(time.Now().Add(s.pace.write)) //nolint:errcheck // the write finds out
-	err = s.conn.WriteMessage(websocket.TextMessage, text)
-	if err != nil && !errors.Is(err, websocket.ErrCloseSent) {
-		s.mark()
+	frame := append(appendHead(make([]byte, 0, maxFrameHead+len(text)), len(text)), text...)
+	if _, err := s.wire.Write(frame); err != nil && !errors.Is(err, errClosing) {
+		s.cut()
+	}
+}
+
+// cut ends the socket without a word: there is nobody to hear it, or no time.
+func (s *socket) cut() {
+	s.mark()
+	s.conn.Close() //nolint:errcheck // the reader then returns
+}
+
+// wrote notes that an update was sent: soon the peer has to show that it reads.
+func (s *socket) wrote() {
+	if !s.sent.Load() && s.sent.CompareAndSwap(false, true) {
+		s.pinger.Reset(s.pace.probe)
+	}
+}
+
+// ping sends a ping, so that the peer's pong, or its absence, tells whether it is there. To whom
+// updates go it has to come soon: a peer that has stopped reading is noticed long before the
+// network between us is full.
+func (s *socket) ping() {
+	s.pinger.Reset(s.pace.ping)
+	if s.sent.Swap(false) {
+		s.expect()
+	}
+	if s.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(s.pace.write)) != nil {
+		s.pinger.Stop()
 		s.conn.Close() //nolint:errcheck // the reader then returns
 	}
 }
 
-// ping sends pings, so that the peer's pongs, or their absence, tell whether it is there.
-func (s *socket) ping(ctx context.Context) {
-	ticker := time.NewTicker(s.pace.ping)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if s.conn.WriteControl(websocket.PingMessage, nil, time.Now().Add(s.pace.write)) != nil {
-				s.conn.Close() //nolint:errcheck // the reader then returns
-				return
-			}
-		}
+// expect gives the peer little time for a sign of life. It comes before what the peer is to answer:
+// a pong may be here before we have returned from sending the ping, and must have the last word.
+func (s *socket) expect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.conn.SetReadDeadline(time.Now().Add(s.pace.answer)) //nolint:errcheck // the reader finds out
 	}
 }
 
@@ -277,11 +343,44 @@ func (s *socket) end(code int, reason string) {
 // mark stops all operations, silently; false if they had been.
 func (s *socket) mark() bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	first := !s.ended
 	s.ended = true
 	s.cancel()
+	operations := s.operations
+	s.operations = nil
+	s.mu.Unlock()
+	for _, o := range operations {
+		o.stop()
+	}
 	return first
+}
+
+// leave ends the socket because this instance goes away, once what is being executed on it has been
+// answered: whoever books must not be left without an answer because of us.
+func (s *socket) leave() {
+	s.mu.Lock()
+	s.leaving = true
+	now := s.executing == 0
+	s.mu.Unlock()
+	if now {
+		s.end(closeGoingAway, goingAway)
+	}
+}
+
+// execute counts a query or mutation in, and the function that it returns counts it out.
+func (s *socket) execute() (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.executing++
+	return func() {
+		s.mu.Lock()
+		s.executing--
+		last := s.leaving && s.executing == 0
+		s.mu.Unlock()
+		if last {
+			s.end(closeGoingAway, goingAway)
+		}
+	}
 }
 
 func (s *socket) isEnded() bool {

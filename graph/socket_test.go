@@ -30,7 +30,7 @@ func TestTokenExpires(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := w.connect(token)
-	c.subscribe("1", watch, vars{"d": []string{id(w.northDoctor)}, "day": "2030-01-01"})
+	c.subscribe("1", watching, vars{"d": []string{id(w.northDoctor)}, "day": "2030-01-01"})
 	c.expect("next", "1")
 	if code, reason := c.closed(); code != closeForbidden || !strings.Contains(reason, "expired") { // P2, P12: no complete before it
 		t.Errorf("closed with %d %q", code, reason)
@@ -44,7 +44,7 @@ func TestClose(t *testing.T) {
 	var clients []*client
 	for range 20 {
 		c := w.connect("")
-		c.subscribe("1", watch, vars{"d": []string{id(w.northDoctor)}, "day": "2030-01-01"})
+		c.subscribe("1", watching, vars{"d": []string{id(w.northDoctor)}, "day": "2030-01-01"})
 		c.expect("next", "1")
 		clients = append(clients, c)
 	}
@@ -74,14 +74,14 @@ func TestHubGoesAway(t *testing.T) {
 	var hub *live.Hub
 	w := newWorld(t, func(p *Parts) { hub = p.Hub })
 	c := w.connect("")
-	c.subscribe("1", watch, vars{"d": []string{id(w.northDoctor)}, "day": "2030-01-01"})
+	c.subscribe("1", watching, vars{"d": []string{id(w.northDoctor)}, "day": "2030-01-01"})
 	c.expect("next", "1")
 	hub.Close()
 	if code, _ := c.closed(); code != closeGoingAway {
 		t.Errorf("closed with %d", code)
 	}
 	late := w.connect("")
-	late.subscribe("1", watch, vars{"d": []string{id(w.northDoctor)}, "day": "2030-01-01"})
+	late.subscribe("1", watching, vars{"d": []string{id(w.northDoctor)}, "day": "2030-01-01"})
 	if got := late.expect("error", "1"); !strings.Contains(string(got), "UNAVAILABLE") {
 		t.Errorf("%s", got)
 	}
@@ -97,7 +97,7 @@ func TestPanics(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 	c.expect("complete", "1")
-	c.subscribe("2", watch, vars{"d": []string{"1"}, "day": "2030-01-01"})
+	c.subscribe("2", watching, vars{"d": []string{"1"}, "day": "2030-01-01"})
 	if got := string(c.expect("error", "2")); !strings.Contains(got, "INTERNAL") {
 		t.Errorf("%s", got)
 	}
@@ -107,8 +107,8 @@ func TestPanics(t *testing.T) {
 	if log := w.log.String(); !strings.Contains(log, "nil pointer") || !strings.Contains(log, "schema.resolvers.go") {
 		t.Errorf("logged %s", log)
 	}
-	// In the goroutine of a subscription: of one that is no subscription.
-	if err := pass(t.Context(), &live.Subscription{}, nil); !strings.Contains(fmt.Sprint(err), "panic") {
+	// In the goroutine of a subscription: of one that is none.
+	if err := pass[live.Update](t.Context(), nil, nil); !strings.Contains(fmt.Sprint(err), "panic") {
 		t.Errorf("%v", err)
 	}
 }
@@ -212,7 +212,7 @@ func TestNothingIsLeft(t *testing.T) {
 	for i := range 60 {
 		c := w.connect("")
 		for n := range 5 {
-			c.subscribe(fmt.Sprint(n), watch, vars{"d": []string{id(w.northDoctor), id(w.southDoctor)}, "day": "2030-01-01"})
+			c.subscribe(fmt.Sprint(n), watching, vars{"d": []string{id(w.northDoctor), id(w.southDoctor)}, "day": "2030-01-01"})
 		}
 		switch i % 3 {
 		case 0:

@@ -192,7 +192,7 @@ func TestOperationsOnSocket(t *testing.T) {
 	})
 	t.Run("Watch", func(t *testing.T) {
 		c := w.connect("")
-		c.subscribe("w", watch, vars{"d": []string{id(w.northDoctor)}, "day": day})
+		c.subscribe("w", watching, vars{"d": []string{id(w.northDoctor)}, "day": day})
 		if got := string(c.expect("next", "w")); !strings.Contains(got, `"SNAPSHOT"`) || !strings.Contains(got, `"id":"`+id(slot)+`"`) {
 			t.Fatalf("first: %s", got)
 		}
@@ -222,7 +222,7 @@ func TestOperationsOnSocket(t *testing.T) {
 		c := w.connect("")
 		got := map[string]string{}
 		for i := range maxOperations + 1 {
-			c.subscribe(fmt.Sprint(i), watch, vars{"d": []string{id(w.northDoctor)}, "day": day})
+			c.subscribe(fmt.Sprint(i), watching, vars{"d": []string{id(w.northDoctor)}, "day": day})
 		}
 		for range maxOperations + 1 {
 			m, err := c.read()

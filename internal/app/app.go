@@ -3,7 +3,7 @@
 //
 //	New   pool ─ schema right? ─ listen on the port
 //	Run   feed ─ hub ─ keys ─ Redis ─ HTTP  until its ctx ends
-//	stop  /readyz says no ─ (drain delay) ─ no new connections, sockets closed with 1001 ─
+//	stop  /readyz says no ─ (drain delay) ─ no new connections, sockets closed with 1001, spread ─
 //	      requests in flight finish ─ feed, hub and Redis end ─ pools close
 //
 // One grace period covers the stop; what has not finished by then is cut. An [App] runs once.
@@ -53,6 +53,7 @@ type App struct {
 	redis    *availability.Redis // nil: none is configured
 	gate     *availability.Gate
 	lists    *availability.Cache
+	patients *auth.Patients
 	auth     *auth.Authenticator
 	graph    *graph.Handler
 	server   *http.Server
@@ -112,7 +113,12 @@ func (a *App) feed() {
 	a.gate = availability.NewGate(a.redis, a.listener.Alive)
 	a.lists = availability.NewCache(a.redis, a.listener.CaughtUp)
 	a.hub = live.NewHub(a.pool, a.log)
+	a.patients = auth.NewPatients(a.pool)
 	a.listener.Consumers = []live.Consumer{
+		{
+			Resync: func(int64, time.Time) { a.patients.Recheck() },
+			Access: func([]booking.PatientID) { a.patients.Recheck() },
+		},
 		{Resync: a.gate.Resync, Changed: a.gate.Changed, Stale: a.gate.Stale},
 		{Resync: a.lists.Resync, Changed: a.lists.Changed, Stale: a.lists.Stale},
 		a.hub.Consumer(),
@@ -121,9 +127,8 @@ func (a *App) feed() {
 
 // handler makes the parts that answer requests, and the way a request takes to them.
 func (a *App) handler(ctx context.Context) (http.Handler, error) {
-	patients := auth.NewPatients(a.pool)
 	var err error
-	a.auth, err = auth.New(ctx, a.config.JWT.authentication(a.log), patients)
+	a.auth, err = auth.New(ctx, a.config.JWT.authentication(a.log), a.patients)
 	if err != nil {
 		return nil, fmt.Errorf("tokens (--jwt-…, OPENSLOT_JWT_…): %w", err)
 	}
@@ -133,10 +138,13 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 		Availability:   availability.New(a.pool, availability.Config{Cache: a.lists}),
 		Hub:            a.hub,
 		Auth:           a.auth,
-		Patients:       patients,
+		Patients:       a.patients,
 		AllowedOrigins: a.config.HTTP.AllowedOrigins,
 		KeepResponses:  a.config.HTTP.ResponseCache,
 		Introspection:  a.config.HTTP.GraphiQL,
+		SocketLimits:   a.config.HTTP.Sockets.limits(),
+		TrustedProxies: a.config.HTTP.Sockets.TrustedProxies,
+		CloseSpread:    a.config.HTTP.Sockets.CloseSpread,
 		Log:            a.log,
 	})
 	// There are no cookies here that a foreign page could ride on; this is for the day when

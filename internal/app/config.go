@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"time"
 
+	"openslot/graph"
 	"openslot/internal/auth"
 	"openslot/internal/booking"
 )
@@ -43,8 +45,35 @@ type HTTP struct {
 	AllowedOrigins []string      `env:"OPENSLOT_ALLOWED_ORIGINS" placeholder:"ORIGIN" help:"Web pages of these origins (https://host[:port], separated by commas) may use the API, besides its own."`
 	GraphiQL       bool          `name:"graphiql" env:"OPENSLOT_GRAPHIQL" help:"Serve the GraphiQL page at / and answer introspection."`
 	ResponseCache  bool          `env:"OPENSLOT_RESPONSE_CACHE" default:"true" negatable:"" help:"Keep whole answers to public queries in memory, for as long as nothing in them has changed."`
+	Sockets        Sockets       `embed:""`
 	GracePeriod    time.Duration `env:"OPENSLOT_GRACE_PERIOD" default:"20s" help:"How long requests in flight may take to finish once the process is told to stop."`
 	DrainDelay     time.Duration `env:"OPENSLOT_DRAIN_DELAY" default:"0s" help:"How long to go on serving after that, with /readyz already saying no, so that load balancers notice. Counts into the grace period."`
+}
+
+// Sockets says how many websockets one instance takes, and how it lets go of them.
+type Sockets struct {
+	Most           int            `name:"sockets" env:"OPENSLOT_SOCKETS" default:"20000" placeholder:"N" help:"Most websockets at once. Each takes a file descriptor."`
+	PerActor       int            `name:"sockets-per-actor" env:"OPENSLOT_SOCKETS_PER_ACTOR" default:"20" placeholder:"N" help:"Most websockets at once of one patient or staff member."`
+	PerPartner     int            `name:"sockets-per-partner" env:"OPENSLOT_SOCKETS_PER_PARTNER" default:"200" placeholder:"N" help:"Most websockets at once of one partner."`
+	PerPeer        int            `name:"sockets-per-peer" env:"OPENSLOT_SOCKETS_PER_PEER" default:"1000" placeholder:"N" help:"Most websockets at once, without a token, from one network address."`
+	TrustedProxies []netip.Prefix `env:"OPENSLOT_TRUSTED_PROXIES" placeholder:"NETWORK" help:"Networks of your load balancers (10.0.0.0/8, separated by commas): from these X-Forwarded-For says which address that is."`
+	CloseSpread    time.Duration  `env:"OPENSLOT_CLOSE_SPREAD" default:"5s" help:"Over how long websockets are closed once the process is told to stop, so that their clients come back in a trickle. Counts into the grace period."`
+}
+
+// Validate says in one line which number makes no sense.
+func (s Sockets) Validate() error {
+	if min(s.Most, s.PerActor, s.PerPartner, s.PerPeer) < 1 {
+		return errors.New("--sockets and --sockets-per-… must be 1 or more")
+	}
+	if s.CloseSpread < 0 {
+		return errors.New("--close-spread must not be negative")
+	}
+	return nil
+}
+
+// limits is what the transport wants to know.
+func (s Sockets) limits() graph.SocketLimits {
+	return graph.SocketLimits{Total: s.Most, PerActor: s.PerActor, PerPartner: s.PerPartner, PerPeer: s.PerPeer}
 }
 
 // JWT says whose tokens are trusted: signed with a secret of ours (development), or by a key

@@ -3,6 +3,7 @@ package app
 import (
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"reflect"
 	"strings"
@@ -38,8 +39,9 @@ func TestConfig(t *testing.T) {
 	least := map[string]string{"DATABASE_URL": "postgres://db/a", "OPENSLOT_JWT_ISSUER": "us", "OPENSLOT_JWT_SECRET": secret}
 	defaults := Config{
 		Database: Database{URL: "postgres://db/a", Connections: 16},
-		HTTP:     HTTP{Listen: ":8080", ResponseCache: true, GracePeriod: 20 * time.Second},
-		JWT:      JWT{Issuer: "us", Audience: "openslot", Secret: secret, Leeway: 30 * time.Second},
+		HTTP: HTTP{Listen: ":8080", ResponseCache: true, GracePeriod: 20 * time.Second,
+			Sockets: Sockets{Most: 20_000, PerActor: 20, PerPartner: 200, PerPeer: 1000, CloseSpread: 5 * time.Second}},
+		JWT: JWT{Issuer: "us", Audience: "openslot", Secret: secret, Leeway: 30 * time.Second},
 	}
 	with := func(change func(*Config)) Config {
 		c := defaults
@@ -56,12 +58,15 @@ func TestConfig(t *testing.T) {
 		{"Environment", nil, map[string]string{
 			"OPENSLOT_DATABASE_CONNECTIONS": "4", "OPENSLOT_LISTEN": "127.0.0.1:1", "OPENSLOT_ALLOWED_ORIGINS": "https://a.example,http://b.example:81",
 			"OPENSLOT_GRAPHIQL": "true", "OPENSLOT_RESPONSE_CACHE": "false", "REDIS_URL": "redis://cache/1", "OPENSLOT_GRACE_PERIOD": "5s", "OPENSLOT_DRAIN_DELAY": "1s", "OPENSLOT_LOG_LEVEL": "warn",
+			"OPENSLOT_SOCKETS": "5", "OPENSLOT_SOCKETS_PER_ACTOR": "4", "OPENSLOT_SOCKETS_PER_PARTNER": "3", "OPENSLOT_SOCKETS_PER_PEER": "2",
+			"OPENSLOT_TRUSTED_PROXIES": "10.0.0.0/8,fd00::/8", "OPENSLOT_CLOSE_SPREAD": "0s",
 			"OPENSLOT_JWT_AUDIENCE": "them", "OPENSLOT_JWT_LEEWAY": "1s",
 		}, Config{
 			Database: Database{URL: "postgres://db/a", Connections: 4},
 			RedisURL: "redis://cache/1",
 			HTTP: HTTP{Listen: "127.0.0.1:1", AllowedOrigins: []string{"https://a.example", "http://b.example:81"}, GraphiQL: true,
-				GracePeriod: 5 * time.Second, DrainDelay: time.Second},
+				GracePeriod: 5 * time.Second, DrainDelay: time.Second, Sockets: Sockets{Most: 5, PerActor: 4, PerPartner: 3, PerPeer: 2,
+					TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}}},
 			JWT:      JWT{Issuer: "us", Audience: "them", Secret: secret, Leeway: time.Second},
 			LogLevel: slog.LevelWarn,
 		}},
@@ -85,7 +90,7 @@ func TestConfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, got.API.Config); diff != "" {
+			if diff := cmp.Diff(tt.want, got.API.Config, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 				t.Errorf("config (-want +got):\n%s", diff)
 			}
 		})
@@ -134,6 +139,9 @@ func TestConfigRefused(t *testing.T) {
 		{"OriginStar", "--allowed-origins=*", "--allowed-origins"},
 		{"NoGrace", "--grace-period=0s", "--grace-period"},
 		{"DelayOverGrace", "--drain-delay=1h", "--drain-delay"},
+		{"NoSockets", "--sockets=0", "--sockets"},
+		{"SpreadBackwards", "--close-spread=-1s", "--close-spread"},
+		{"NoNetwork", "--trusted-proxies=everybody", "--trusted-proxies"},
 		{"NoDuration", "--grace-period=soon", "expected duration"},
 		{"Level", "--log-level=loud", "--log-level"},
 		{"Unknown", "--colour=red", "unknown flag"},

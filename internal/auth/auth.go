@@ -9,7 +9,8 @@
 // carries nothing of the token.
 //
 // The package owns the table patient: one row per (issuer, subject). Patients who sign in get
-// theirs before the first request goes on; staff and partners register others.
+// theirs before the first request goes on; staff and partners register others. One who is blocked
+// is refused with every token, good as it may be: see [Patients.Block].
 //
 // Keys are fetched by a clock, never because a token asks for it: no token causes a call to
 // anybody, and with the provider away the keys at hand go on working.
@@ -25,6 +26,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -124,18 +126,22 @@ func (c Config) check() error {
 	return checkKeysURL(c.JWKSURL)
 }
 
-// Run keeps the keys fresh until ctx ends; then it returns nil. With a secret it only waits.
+// Run keeps the keys fresh, and what is known of blocked patients, until ctx ends; then it returns nil.
 func (a *Authenticator) Run(ctx context.Context) error {
+	var parts sync.WaitGroup
 	if a.remote != nil {
-		a.remote.run(ctx)
+		parts.Go(func() { a.remote.run(ctx) })
 	}
-	<-ctx.Done()
+	a.patients.blocks.run(ctx, func(err error) {
+		a.cfg.Log.WarnContext(ctx, "blocked patients could not be read, trying again", "error", err)
+	})
+	parts.Wait()
 	return nil
 }
 
 // Authenticate tells who holds token, a bare JWT. A patient who is new gets their row first. The
-// refusals: UNAUTHENTICATED, always in the same words; UNAVAILABLE where there are no keys yet or
-// the database is away, OVERLOADED.
+// refusals: UNAUTHENTICATED, always in the same words; FORBIDDEN for a patient who is blocked;
+// UNAVAILABLE where there are no keys yet or the database is away, OVERLOADED.
 func (a *Authenticator) Authenticate(ctx context.Context, token string) (Identity, error) {
 	if err := checkForm(token); err != nil {
 		return Identity{}, refused(err)
@@ -143,7 +149,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (Identit
 	hash := sha256.Sum256([]byte(token))
 	now := a.now()
 	if identity, ok := a.trusted.at(hash, now); ok {
-		return identity, nil
+		return a.admitted(identity)
 	}
 	c := new(claims)
 	if _, err := a.parser.ParseWithClaims(token, c, a.key); err != nil {
@@ -165,7 +171,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (Identit
 		until = known.ExpiresAt
 	}
 	a.trusted.put(hash, known, until)
-	return known, nil
+	return a.admitted(known)
 }
 
 // key finds the key for a token whose algorithm has been checked.

@@ -122,7 +122,7 @@ func newRemote(t *testing.T, url string) *Authenticator {
 	t.Helper()
 	cfg := local
 	cfg.Secret, cfg.JWKSURL = nil, url
-	a, err := New(t.Context(), cfg, nil)
+	a, err := New(t.Context(), cfg, NewPatients(deadPool(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +336,7 @@ func TestProviderAwayAtStart(t *testing.T) {
 	cfg := local
 	cfg.Secret, cfg.JWKSURL = nil, p.URL
 	began := time.Now()
-	a, err := New(t.Context(), cfg, nil)
+	a, err := New(t.Context(), cfg, NewPatients(deadPool(t)))
 	if took := time.Since(began); err != nil || took > keysTimeout+10*time.Second {
 		t.Fatalf("New: %v after %v, want no error within %v", err, took, keysTimeout)
 	}

@@ -14,9 +14,10 @@ import (
 
 // Patients owns the table patient. Make it with [NewPatients].
 type Patients struct {
-	pool  *pgxpool.Pool
-	known *cache[identity, booking.PatientID] // who signed in lately
-	limit time.Duration                       // for one insert of newcomers
+	pool   *pgxpool.Pool
+	known  *cache[identity, booking.PatientID] // who signed in lately
+	limit  time.Duration                       // for one insert of newcomers
+	blocks *blocks
 
 	mu      sync.Mutex
 	waiting map[identity]*newcomer // for the next insert
@@ -26,7 +27,7 @@ type Patients struct {
 // NewPatients makes a Patients on pool.
 func NewPatients(pool *pgxpool.Pool) *Patients {
 	return &Patients{pool: pool, known: newCache[identity, booking.PatientID](knownSize),
-		limit: signInLimit, waiting: make(map[identity]*newcomer)}
+		limit: signInLimit, blocks: newBlocks(pool), waiting: make(map[identity]*newcomer)}
 }
 
 // Patient is somebody for whom appointments are booked. Contact data is nil where it is not known.
@@ -36,6 +37,8 @@ type Patient struct {
 	Email  *string // a bare address
 	Phone  *string // digits, spaces and + - ( ) . /
 	Locale *string // BCP 47
+
+	BlockedAt *time.Time // since when their own access is refused; nil: it is not
 }
 
 // Registration is what staff or a partner tell of a patient. What is nil is left as it is.
@@ -58,7 +61,7 @@ VALUES ($1, $2, $3, $4, $5, $6)
        email  = coalesce(excluded.email,  p.email),
        phone  = coalesce(excluded.phone,  p.phone),
        locale = coalesce(excluded.locale, p.locale)
-RETURNING id, name, email, phone, locale, xmax = 0 AS created`
+RETURNING id, name, email, phone, locale, blocked_at, xmax = 0 AS created`
 
 // Register makes the patient that actor knows by r.Subject, or brings their contact data up to
 // date. For staff, whose patients are their organization's, and partners; the same subject of
@@ -80,14 +83,14 @@ func (p *Patients) Register(ctx context.Context, actor booking.Actor, r Registra
 		return Patient{}, false, err
 	}
 	err = p.pool.QueryRow(ctx, registerSQL, registrar, r.Subject, r.Name, r.Email, r.Phone, r.Locale).
-		Scan(&patient.ID, &patient.Name, &patient.Email, &patient.Phone, &patient.Locale, &created)
+		Scan(&patient.ID, &patient.Name, &patient.Email, &patient.Phone, &patient.Locale, &patient.BlockedAt, &created)
 	if err != nil {
 		return Patient{}, false, failed("register a patient", err)
 	}
 	return patient, created, nil
 }
 
-const byIDSQL = `SELECT id, name, email, phone, locale FROM patient WHERE id = ANY ($1)`
+const byIDSQL = `SELECT id, name, email, phone, locale, blocked_at FROM patient WHERE id = ANY ($1)`
 
 // ByID reads patients; ids that are not there are missing from the answer. It asks nobody's
 // permission: contact data is for callers who may see an appointment of the patient.

@@ -175,7 +175,7 @@ func TestRegisterText(t *testing.T) {
 				t.Fatal(err)
 			}
 			stored, err := p.ByID(t.Context(), []booking.PatientID{patient.ID})
-			want := Patient{patient.ID, tt.given.Name, tt.given.Email, tt.given.Phone, tt.given.Locale}
+			want := Patient{ID: patient.ID, Name: tt.given.Name, Email: tt.given.Email, Phone: tt.given.Phone, Locale: tt.given.Locale}
 			if diff := cmp.Diff(map[booking.PatientID]Patient{patient.ID: want}, stored); diff != "" || err != nil {
 				t.Errorf("stored: %v (-want +got):\n%s", err, diff)
 			}

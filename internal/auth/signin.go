@@ -105,7 +105,7 @@ func (p *Patients) admit(batch map[identity]*newcomer) {
 
 const (
 	signedInSQL = `
-SELECT p.issuer, p.subject, p.id
+SELECT p.issuer, p.subject, p.id, p.blocked_at IS NOT NULL
   FROM unnest($1::text[], $2::text[]) AS n(issuer, subject)
   JOIN patient p ON p.issuer = n.issuer AND p.subject = n.subject`
 
@@ -126,8 +126,12 @@ func (p *Patients) insert(ctx context.Context, newcomers map[identity]*newcomer)
 	read := func(rows pgx.Rows) error {
 		var who identity
 		var id booking.PatientID
-		_, err := pgx.ForEachRow(rows, []any{&who.issuer, &who.subject, &id}, func() error {
+		var blocked bool
+		_, err := pgx.ForEachRow(rows, []any{&who.issuer, &who.subject, &id, &blocked}, func() error {
 			ids[who] = id
+			if blocked {
+				p.blocks.add(id)
+			}
 			return nil
 		})
 		return err

@@ -274,7 +274,7 @@ func TestDays(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := func(d, h int) *time.Time { at := time.Date(2026, 10, d, h, 0, 0, 0, time.UTC); return &at }
-	same(t, "days", got, []DaySummary{
+	same(t, "days", got, []booking.DaySummary{
 		{Date: day(t, "2026-10-05"), Free: 6, Capacity: 10, FirstFree: first(5, 11)},
 		{Date: day(t, "2026-10-06")},
 		{Date: day(t, "2026-10-07"), Capacity: 2},

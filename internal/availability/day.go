@@ -112,15 +112,6 @@ func (s *Service) readDay(ctx context.Context, doctor booking.DoctorID, date boo
 	return day, nil
 }
 
-// DaySummary is what is left of a doctor's day, in slots that have not begun and are not closed,
-// whether they are open yet or not.
-type DaySummary struct {
-	Date      booking.Date
-	Free      int        // places left
-	Capacity  int        // all places
-	FirstFree *time.Time // UTC; start of the first slot with a place left, nil if there is none
-}
-
 // MaxDays is how many days can be asked for at once.
 const MaxDays = 31
 
@@ -133,7 +124,7 @@ SELECT (t.start_at AT TIME ZONE z.zone)::date, sum(t.capacity - t.booked_count),
 // Days reads what is left of the n days from, from+1, …, one entry for each, with one query unless
 // they are kept in the cache. It refuses with INVALID unless n is 1 to MaxDays and the last day is
 // in the calendar; NOT_FOUND for an unknown doctor.
-func (s *Service) Days(ctx context.Context, doctor booking.DoctorID, from booking.Date, n int) ([]DaySummary, error) {
+func (s *Service) Days(ctx context.Context, doctor booking.DoctorID, from booking.Date, n int) ([]booking.DaySummary, error) {
 	if n < 1 || n > MaxDays {
 		return nil, booking.Refuse(booking.Invalid, "days must be between 1 and %d.", MaxDays)
 	}
@@ -145,15 +136,15 @@ func (s *Service) Days(ctx context.Context, doctor booking.DoctorID, from bookin
 		days, _, err := s.readDays(ctx, doctor, from, n)
 		return days, err
 	}
-	return fetch(ctx, s.config.Cache, listKey{doctor: doctor, from: from, days: n}, func(ctx context.Context) ([]DaySummary, time.Duration, error) {
+	return fetch(ctx, s.config.Cache, listKey{doctor: doctor, from: from, days: n}, func(ctx context.Context) ([]booking.DaySummary, time.Duration, error) {
 		return s.readDays(ctx, doctor, from, n)
 	})
 }
 
 // readDays also returns how long it is until the next of the slots begins.
-func (s *Service) readDays(ctx context.Context, doctor booking.DoctorID, from booking.Date, n int) ([]DaySummary, time.Duration, error) {
-	days := make([]DaySummary, n)
-	at := make(map[booking.Date]*DaySummary, n)
+func (s *Service) readDays(ctx context.Context, doctor booking.DoctorID, from booking.Date, n int) ([]booking.DaySummary, time.Duration, error) {
+	days := make([]booking.DaySummary, n)
+	at := make(map[booking.Date]*booking.DaySummary, n)
 	for i := range days {
 		days[i].Date = from.AddDays(i)
 		at[days[i].Date] = &days[i]

@@ -48,6 +48,15 @@ type Slot struct {
 // Free is the number of places left, whether or not the slot can be booked now.
 func (s Slot) Free() int { return s.Capacity - s.Booked }
 
+// DaySummary is what is left of a doctor's day, in slots that have not begun and are not closed,
+// whether they are open yet or not.
+type DaySummary struct {
+	Date      Date
+	Free      int        // places left
+	Capacity  int        // all places
+	FirstFree *time.Time // UTC; start of the first slot with a place left, nil if there is none
+}
+
 // SlotStatus says whether a slot takes bookings.
 type SlotStatus string
 

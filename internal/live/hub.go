@@ -17,9 +17,12 @@ import (
 
 // Hub knows who watches which doctor. It is a consumer of the feed and never makes it wait.
 type Hub struct {
-	db    *pgxpool.Pool
-	reads *reads
-	epoch atomic.Int64 // of the feed
+	db       *pgxpool.Pool
+	clock    *clock
+	reads    *reads
+	openings *openings
+	tallies  tallies
+	epoch    atomic.Int64 // of the feed
 
 	mu      sync.Mutex
 	closed  bool
@@ -29,20 +32,26 @@ type Hub struct {
 // NewHub makes a hub that reads from db, which must be the primary: a replica may lag behind
 // what the feed announced. Snapshots come while Run runs. log may be nil.
 func NewHub(db *pgxpool.Pool, log *slog.Logger) *Hub {
+	c := new(clock)
 	return &Hub{
-		db:      db,
-		reads:   newReads(db, cmp.Or(log, slog.Default())),
-		doctors: make(map[booking.DoctorID]map[*view]struct{}),
+		db:       db,
+		clock:    c,
+		reads:    newReads(db, c, cmp.Or(log, slog.Default())),
+		openings: newOpenings(),
+		tallies:  tallies{known: make(map[days]*tally)},
+		doctors:  make(map[booking.DoctorID]map[*view]struct{}),
 	}
 }
 
-// Run reads snapshots for the subscriptions until ctx ends; then it closes the hub and returns nil.
+// Run reads snapshots for the subscriptions, when they need one and when slots open, until ctx ends;
+// then it closes the hub and returns nil.
 func (h *Hub) Run(ctx context.Context) error {
 	defer h.Close()
 	var readers errgroup.Group
 	for range maxReaders {
 		readers.Go(func() error { h.reads.run(ctx); return nil })
 	}
+	readers.Go(func() error { h.openings.run(ctx, h.clock, h.opened); return nil })
 	return readers.Wait()
 }
 
@@ -90,8 +99,13 @@ func (h *Hub) changed(slots []booking.Slot) {
 		for n < len(slots) && slots[n].DoctorID == slots[0].DoctorID {
 			n++
 		}
-		for v := range h.doctors[slots[0].DoctorID] {
-			v.offer(slots[:n])
+		if views := h.doctors[slots[0].DoctorID]; len(views) > 0 {
+			b := newBatch(slots[:n])
+			for v := range views {
+				if c := b.within(v.from, v.to); c != nil {
+					v.offer(c)
+				}
+			}
 		}
 		slots = slots[n:]
 	}
@@ -120,18 +134,20 @@ func (h *Hub) prepare(ctx context.Context, q Query) (*Subscription, error) {
 	if err != nil {
 		return nil, err
 	}
+	return h.subscription(q, zones), nil
+}
+
+// subscription makes one of a query that is in order, with the doctors' zones.
+func (h *Hub) subscription(q Query, zones map[booking.DoctorID]*time.Location) *Subscription {
 	s := &Subscription{hub: h, from: q.From, days: q.Days, wake: make(chan struct{}, 1)}
 	s.views = make([]view, len(q.Doctors))
 	for i, doctor := range q.Doctors {
 		zone := zones[doctor]
-		if zone == nil {
-			return nil, booking.Refuse(booking.NotFound, "There is no doctor %d.", doctor)
-		}
 		begin, _ := q.From.In(zone)
 		_, end := q.From.AddDays(q.Days - 1).In(zone)
 		s.views[i] = view{sub: s, zone: zone.String(), scope: scope{doctor, begin, end}, stale: true}
 	}
-	return s, nil
+	return s
 }
 
 func (h *Hub) register(s *Subscription) error {
@@ -166,7 +182,7 @@ const timeZonesSQL = `
 SELECT d.id, o.time_zone FROM doctor d JOIN organization o ON o.id = d.organization_id
  WHERE d.id = ANY ($1::bigint[])`
 
-// timeZones finds the zone that each doctor's days are in; doctors that don't exist are left out.
+// timeZones finds the zone that each doctor's days are in, or refuses with NOT_FOUND.
 func (h *Hub) timeZones(ctx context.Context, doctors []booking.DoctorID) (map[booking.DoctorID]*time.Location, error) {
 	rows, err := h.db.Query(ctx, timeZonesSQL, doctors)
 	if err != nil {
@@ -184,13 +200,18 @@ func (h *Hub) timeZones(ctx context.Context, doctors []booking.DoctorID) (map[bo
 			return nil, fmt.Errorf("live: time zone of doctor %d: %w", doctor, err)
 		}
 	}
-	return zones, unavailable(rows.Err())
+	if err := rows.Err(); err != nil {
+		return nil, unavailable(err)
+	}
+	for _, doctor := range doctors {
+		if zones[doctor] == nil {
+			return nil, booking.Refuse(booking.NotFound, "There is no doctor %d.", doctor)
+		}
+	}
+	return zones, nil
 }
 
-// unavailable names a database error for the caller; nil stays nil.
+// unavailable names a database error for the caller.
 func unavailable(err error) error {
-	if err == nil {
-		return nil
-	}
 	return fmt.Errorf("live: subscribe: %w", booking.DatabaseError(err))
 }

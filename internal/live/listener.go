@@ -222,6 +222,9 @@ func (l *Listener) tell(ctx context.Context, conn *pgx.Conn, payload string) err
 		if c.Changed != nil && len(m.changed) > 0 {
 			c.Changed(m.changed)
 		}
+		if c.Access != nil && len(m.patients) > 0 {
+			c.Access(m.patients)
+		}
 		for _, doctor := range m.stale {
 			if c.Stale != nil {
 				c.Stale(doctor, since)

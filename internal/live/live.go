@@ -16,21 +16,41 @@
 //	        Next                  the read is there
 //	stale ────────▶ being read ─────────────────────▶ live
 //	  ▲                                                 │
-//	  └── resync · re-read of the doctor · overflow · a slot that it should know but doesn't
+//	  └── resync · re-read of the doctor · overflow · a slot that it should know but doesn't ·
+//	      the release of slots (opensAt passes, which changes no row)
 //
 // A subscriber that doesn't read costs nobody anything: it keeps the latest value per slot, and
 // beyond a bound only the fact that it has to read again.
 //
+// Subscribers who watch the same days and have kept up are told the same, by one object that remembers
+// how it is encoded ([Update.Encoded]): the work is done once, however many they are. One that fell
+// behind is told what it missed in one update of its own, and shares the next one again.
+//
 // One thing is told that the database no longer says: a slot made and withdrawn within the feed's
 // delay (milliseconds) before a SNAPSHOT may be told as new, and at once as WITHDRAWN.
+//
+// That a slot begins is not told: a screen knows it from startAt and its own clock, set right by
+// the SNAPSHOT's AsOf, and nobody can book it any more. [Counts], which have no slots to look at,
+// change at that moment.
+//
+// # Counts
+//
+// Overview screens watch [Counts]: what is left of each day. All who count the same days of a
+// doctor share one tally, which is itself a subscriber; what each of them keeps is which revision
+// of it they were told.
+//
+//	Hub ──▶ Subscription ──▶ tally ──▶ Counts.Next
+//	                           └─ also at the moment a slot begins
 //
 // # Concurrency
 //
 // [Listener.Run] calls its consumers from one goroutine, in the order in which transactions
 // committed. All methods of Hub may be called at any time from any goroutine; those of a
-// Subscription as well, but only one Next at a time. Locks are taken in the order Hub.mu,
-// Subscription.mu; reads.mu is never held with another one. None is held while waiting for
-// anything but memory. The only goroutines are those that Hub.Run owns.
+// Subscription as well, but only one Next or Take at a time. Locks are taken in the order
+// tallies.mu, Hub.mu, Subscription.mu, openings.mu; reads.mu, tally.mu and content.mu are never held
+// with one that comes after. None is held while waiting for anything but memory. The only
+// goroutines are those that Hub.Run owns, and one for each tally, which has ended when the Close of
+// the last that share it returns.
 package live
 
 import (
@@ -102,10 +122,15 @@ type Update struct {
 	TimeZone string // IANA name, the zone of From; as it was when the subscription began
 	Epoch    int64  // counts the feed's connections; for diagnosis only
 
+	// SNAPSHOT: the database's clock, UTC; the slots are at least as new. DELTA: nil.
+	AsOf *time.Time
+
 	// SNAPSHOT: all slots of the range that are not WITHDRAWN, past, full, closed and not yet open
 	// ones included. DELTA: those that changed; a WITHDRAWN one is gone. Both by start.
 	// The slice may be shared with other subscribers: it must not be written to.
 	Slots []booking.Slot
+
+	content *content // of Slots, if others are told the same
 }
 
 // Consumer is told what the feed brings. Its functions are called one at a time and must not
@@ -124,6 +149,8 @@ type Consumer struct {
 	// Stale: so much of this doctor changed that it is cheaper to read it again. since is as
 	// for Resync.
 	Stale func(doctor booking.DoctorID, since time.Time)
+	// Access: these patients were blocked, or let in again.
+	Access func([]booking.PatientID)
 }
 
 const (
@@ -133,14 +160,17 @@ const (
 
 // pause waits before try number attempt+1, the longer the more attempts have failed. It reports
 // false if ctx ended.
-func pause(ctx context.Context, attempt int) bool {
-	timer := time.NewTimer(delay(attempt))
+func pause(ctx context.Context, attempt int) bool { return pass(ctx, delay(attempt)) == nil }
+
+// pass lets some time pass, unless ctx ends, whose error it then returns.
+func pass(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
+		return ctx.Err()
 	case <-timer.C:
-		return true
+		return nil
 	}
 }
 

@@ -11,14 +11,16 @@ import (
 
 // message is what one notification says.
 type message struct {
-	changed []booking.Slot
-	stale   []booking.DoctorID
-	lost    bool  // something could not be read, not even whom it concerns
-	err     error // why the first unreadable line was so; nil if all made sense
+	changed  []booking.Slot
+	stale    []booking.DoctorID
+	patients []booking.PatientID
+	lost     bool  // something could not be read, not even whom it concerns
+	err      error // why the first unreadable line was so; nil if all made sense
 }
 
-// parse reads a payload; migrations/002_change.up.sql says what is in it. It never fails: of a
-// line that makes no sense remains that its doctor, or everything, has to be read again.
+// parse reads a payload; migrations/002_change.up.sql and 004_patient_block.up.sql say what is in
+// it. It never fails: of a line that makes no sense remains that its doctor, or everything, has to
+// be read again.
 func parse(payload string) message {
 	var m message
 	for line := range strings.SplitSeq(payload, "\n") {
@@ -27,9 +29,11 @@ func parse(payload string) message {
 		id, err := strconv.ParseInt(field, 10, 64)
 		doctor := booking.DoctorID(id)
 		switch {
-		case err != nil || doctor <= 0 || kind != "s" && kind != "d":
+		case err != nil || id <= 0 || kind != "s" && kind != "d" && kind != "p" || kind == "p" && more:
 			m.lost = true
 			m.fail(fmt.Errorf("unknown line %.200q", line))
+		case kind == "p":
+			m.patients = append(m.patients, booking.PatientID(id))
 		case kind == "d" && !more:
 			m.stale = append(m.stale, doctor)
 		case kind == "d":

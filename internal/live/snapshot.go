@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"openslot/internal/booking"
@@ -21,17 +22,20 @@ const (
 
 // snapshot is all of a scope as one read saw it. It is shared and never written to.
 type snapshot struct {
-	slots    []booking.Slot // by start
+	content
 	versions map[booking.SlotID]int64
+	asOf     time.Time // the database's clock before the read
+	opens    time.Time // when the next of the slots opens; zero: all are open
 }
 
 // reads makes the snapshots. Views that wait for the same scope share one read, and scopes that
 // wait together share a statement. A view may join a read only until it begins: what is waiting
 // has not begun.
 type reads struct {
-	db   *pgxpool.Pool
-	log  *slog.Logger
-	wake chan struct{} // holds a token when something may be waiting
+	db    *pgxpool.Pool
+	clock *clock
+	log   *slog.Logger
+	wake  chan struct{} // holds a token when something may be waiting
 
 	mu      sync.Mutex
 	waiting map[scope]map[*view]struct{}
@@ -43,8 +47,8 @@ type request struct {
 	views map[*view]struct{}
 }
 
-func newReads(db *pgxpool.Pool, log *slog.Logger) *reads {
-	return &reads{db: db, log: log, wake: make(chan struct{}, 1), waiting: make(map[scope]map[*view]struct{})}
+func newReads(db *pgxpool.Pool, c *clock, log *slog.Logger) *reads {
+	return &reads{db: db, clock: c, log: log, wake: make(chan struct{}, 1), waiting: make(map[scope]map[*view]struct{})}
 }
 
 // join asks for snapshots that are read from now on.
@@ -174,31 +178,50 @@ func (r *reads) read(ctx context.Context, batch []request) ([]*snapshot, error) 
 	defer cancel()
 	doctors := make([]booking.DoctorID, len(batch))
 	from, to := make([]time.Time, len(batch)), make([]time.Time, len(batch))
-	snapshots := make([]*snapshot, len(batch))
 	for i, req := range batch {
 		doctors[i], from[i], to[i] = req.doctor, req.from, req.to
-		snapshots[i] = &snapshot{slots: []booking.Slot{}, versions: make(map[booking.SlotID]int64)}
 	}
-	rows, err := r.db.Query(ctx, readSQL, doctors, from, to)
+	conn, err := r.db.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("live: read snapshots: %w", err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var n int
-		var s booking.Slot
-		err := rows.Scan(&n, &s.ID, &s.StartAt, &s.EndAt, &s.OpensAt, &s.Capacity, &s.Booked, &s.Status, &s.Version)
-		if err != nil {
-			return nil, fmt.Errorf("live: read snapshots: %w", err)
-		}
+	defer conn.Release()
+	// One round trip. The clock is read in a statement before: what the snapshots show is not older.
+	var statements pgx.Batch
+	var asOf time.Time
+	var snapshots []*snapshot
+	statements.Queue(`SELECT clock_timestamp()`).QueryRow(func(row pgx.Row) error { return row.Scan(&asOf) })
+	statements.Queue(readSQL, doctors, from, to).Query(func(rows pgx.Rows) error {
+		snapshots, err = collect(rows, doctors, asOf.UTC())
+		return err
+	})
+	asked := time.Now()
+	if err := conn.SendBatch(ctx, &statements).Close(); err != nil {
+		return nil, fmt.Errorf("live: read snapshots: %w", err)
+	}
+	r.clock.set(asOf, asked)
+	return snapshots, nil
+}
+
+// collect reads the rows of readSQL: a snapshot for each of the doctors, in their order.
+func collect(rows pgx.Rows, doctors []booking.DoctorID, asOf time.Time) ([]*snapshot, error) {
+	snapshots := make([]*snapshot, len(doctors))
+	for i := range snapshots {
+		snapshots[i] = &snapshot{content: content{slots: []booking.Slot{}}, versions: make(map[booking.SlotID]int64), asOf: asOf}
+	}
+	var n int
+	var s booking.Slot
+	into := []any{&n, &s.ID, &s.StartAt, &s.EndAt, &s.OpensAt, &s.Capacity, &s.Booked, &s.Status, &s.Version}
+	_, err := pgx.ForEachRow(rows, into, func() error {
 		s.DoctorID = doctors[n-1]
 		s.StartAt, s.EndAt, s.OpensAt = s.StartAt.UTC(), s.EndAt.UTC(), s.OpensAt.UTC()
 		snap := snapshots[n-1]
 		snap.slots = append(snap.slots, s)
 		snap.versions[s.ID] = s.Version
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("live: read snapshots: %w", err)
-	}
-	return snapshots, nil
+		if s.Status == booking.SlotOpen && s.OpensAt.After(asOf) && (snap.opens.IsZero() || s.OpensAt.Before(snap.opens)) {
+			snap.opens = s.OpensAt
+		}
+		return nil
+	})
+	return snapshots, err
 }

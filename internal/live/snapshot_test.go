@@ -153,9 +153,13 @@ func TestNews(t *testing.T) {
 		"before the range":        {[]booking.Slot{{ID: 1, Version: 6, StartAt: from.Add(-1)}}, -1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &Subscription{wake: make(chan struct{}, 1)}
+			s := &Subscription{hub: NewHub(nil, nil), wake: make(chan struct{}, 1)}
 			v := &view{sub: s, scope: scope{1, from, to}, base: map[booking.SlotID]int64{1: 5}}
-			v.offer(tt.changes)
+			for _, slot := range tt.changes { // one by one; what comes together: TestShared
+				if c := newBatch([]booking.Slot{slot}).within(from, to); c != nil {
+					v.offer(c)
+				}
+			}
 			u, ok := v.take()
 			got := int64(-1)
 			if ok {
