@@ -29,9 +29,10 @@ var allowed = map[string][]string{
 	"cmd/loadgen":  {"internal/devenv"}, // a client, and a provider of its own tokens
 
 	"internal/app": {"graph", "internal/auth", "internal/availability", "internal/booking", "internal/live",
-		"internal/postgres", "internal/schedule", "internal/web"},
+		"internal/postgres", "internal/rest", "internal/schedule", "internal/web"},
 
-	"graph": {"internal/auth", "internal/availability", "internal/booking", "internal/live", "internal/schedule"},
+	"graph":         {"internal/auth", "internal/availability", "internal/booking", "internal/live", "internal/schedule"},
+	"internal/rest": {"internal/auth", "internal/availability", "internal/booking", "internal/live", "internal/schedule"},
 
 	"internal/auth":         {"internal/booking"},
 	"internal/availability": {"internal/booking"},
@@ -64,6 +65,9 @@ var owners = map[string][]string{
 	"github.com/99designs/gqlgen":       {"graph"},
 	"github.com/vektah/gqlparser":       {"graph"},
 	"github.com/gorilla/websocket":      {"graph", "cmd/loadgen"}, // there, to be measured against
+	"github.com/goccy/go-yaml":          {"internal/rest"},
+	"github.com/yuin/goldmark":          {"internal/rest"},
+	"github.com/pb33f":                  {},
 	"github.com/compose-spec":           {},
 	"github.com/google/go-cmp":          {},
 	"go.uber.org/goleak":                {},
@@ -72,7 +76,7 @@ var owners = map[string][]string{
 
 // testLibraries are owned by nobody else, but any test may use them.
 var testLibraries = []string{
-	"github.com/compose-spec", "github.com/google/go-cmp", "go.uber.org/goleak", "pgregory.net/rapid",
+	"github.com/compose-spec", "github.com/google/go-cmp", "github.com/pb33f", "go.uber.org/goleak", "pgregory.net/rapid",
 	"github.com/gorilla/websocket", // a client for whoever tests through the real app
 	"github.com/golang-jwt",        // tokens with faults
 }

@@ -28,6 +28,7 @@ import (
 	"openslot/internal/booking"
 	"openslot/internal/live"
 	"openslot/internal/postgres"
+	"openslot/internal/rest"
 	"openslot/internal/schedule"
 	"openslot/internal/web"
 )
@@ -56,6 +57,7 @@ type App struct {
 	patients *auth.Patients
 	auth     *auth.Authenticator
 	graph    *graph.Handler
+	rest     *rest.Handler
 	server   *http.Server
 	socket   net.Listener
 }
@@ -132,10 +134,13 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tokens (--jwt-…, OPENSLOT_JWT_…): %w", err)
 	}
+	core := booking.New(a.pool, booking.Config{Gate: a.gate})
+	schedules := schedule.New(a.pool, schedule.Config{})
+	lists := availability.New(a.pool, availability.Config{Cache: a.lists})
 	a.graph = graph.New(graph.Parts{
-		Booking:        booking.New(a.pool, booking.Config{Gate: a.gate}),
-		Schedule:       schedule.New(a.pool, schedule.Config{}),
-		Availability:   availability.New(a.pool, availability.Config{Cache: a.lists}),
+		Booking:        core,
+		Schedule:       schedules,
+		Availability:   lists,
 		Hub:            a.hub,
 		Auth:           a.auth,
 		Patients:       a.patients,
@@ -147,27 +152,47 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 		CloseSpread:    a.config.HTTP.Sockets.CloseSpread,
 		Log:            a.log,
 	})
-	// There are no cookies here that a foreign page could ride on; this is for the day when
-	// somebody puts one in front of us.
-	sameSite := http.NewCrossOriginProtection()
-	for _, origin := range a.config.HTTP.AllowedOrigins {
-		if err := sameSite.AddTrustedOrigin(origin); err != nil {
-			return nil, fmt.Errorf("--allowed-origins: %w", err)
-		}
+	a.rest = rest.New(rest.Parts{
+		Booking:        core,
+		Schedule:       schedules,
+		Availability:   lists,
+		Gate:           a.gate,
+		Hub:            a.hub,
+		Auth:           a.auth,
+		Patients:       patients,
+		AllowedOrigins: a.config.HTTP.AllowedOrigins,
+		Log:            a.log,
+	})
+	sameSite, err := a.sameSite()
+	if err != nil {
+		return nil, err
 	}
-	sameSite.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, r, http.StatusForbidden, booking.Forbidden, "Pages of this origin may not use the API.")
-	}))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", livez)
 	mux.HandleFunc("GET /readyz", a.health.readyz)
 	mux.Handle("/graphql", sameSite.Handler(a.graph))
+	mux.Handle("/api/", sameSite.Handler(a.rest))
 	if a.config.HTTP.GraphiQL {
 		page := web.Handler("/graphql")
 		mux.Handle("GET /{$}", page)
 		mux.Handle("GET /assets/", page)
 	}
 	return withRequestID(withLog(a.log, mux)), nil
+}
+
+// sameSite refuses what pages of foreign origins send. There are no cookies here that such a page
+// could ride on; this is for the day when somebody puts one in front of us.
+func (a *App) sameSite() (*http.CrossOriginProtection, error) {
+	protection := http.NewCrossOriginProtection()
+	for _, origin := range a.config.HTTP.AllowedOrigins {
+		if err := protection.AddTrustedOrigin(origin); err != nil {
+			return nil, fmt.Errorf("--allowed-origins: %w", err)
+		}
+	}
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, r, http.StatusForbidden, booking.Forbidden, "Pages of this origin may not use the API.")
+	}))
+	return protection, nil
 }
 
 // Addr is where the instance listens.
@@ -221,7 +246,8 @@ func (a *App) drain(ctx context.Context) {
 		}
 	}
 	var both errgroup.Group
-	both.Go(func() error { return a.graph.Close(ctx) }) // Shutdown does not know of websockets
+	a.rest.Close()                                      // Shutdown would wait for streams that never end
+	both.Go(func() error { return a.graph.Close(ctx) }) // and does not know of websockets
 	both.Go(func() error { return a.server.Shutdown(ctx) })
 	if err := both.Wait(); err != nil {
 		a.log.Warn("requests were cut at the end of the grace period", "error", err)

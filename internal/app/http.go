@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"regexp"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"openslot/internal/booking"
+	"openslot/internal/rest"
 )
 
 // requestIDHeader names one request, from the client through every log line to the answer.
@@ -64,10 +66,14 @@ func withLog(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// route is the path of a request that the mux knew, else "other".
+// route is the path of a request that the mux knew, else "other". Below /api/ it is the pattern that
+// it matched: the path names things, a partner's patient among them.
 func route(r *http.Request) string {
-	if r.Pattern == "" {
+	switch {
+	case r.Pattern == "":
 		return "other"
+	case strings.HasPrefix(r.Pattern, "/api/"):
+		return r.Pattern
 	}
 	return r.URL.Path
 }
@@ -133,8 +139,12 @@ func (a *answer) fail(r *http.Request) {
 	}
 }
 
-// refuse answers in the shape of GraphQL, for requests that never come as far.
+// refuse answers a request that never comes as far as its transport, in the transport's shape.
 func refuse(w http.ResponseWriter, r *http.Request, status int, code booking.Code, message string) {
+	if strings.HasPrefix(r.URL.Path, "/api/") {
+		rest.Refuse(w, r, booking.Refuse(code, "%s", message))
+		return
+	}
 	body, err := json.Marshal(map[string]any{"errors": []any{map[string]any{"message": message, "extensions": map[string]any{
 		"code": code, "requestId": r.Header.Get(requestIDHeader)}}}})
 	if err != nil {

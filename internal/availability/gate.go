@@ -120,3 +120,17 @@ func tooMany(wait time.Duration) error {
 	refused.RetryAfter = wait
 	return refused
 }
+
+// Allowance is what a caller may still try for one patient.
+type Allowance struct {
+	Keys   int           // different ones that are taken within Window
+	Window time.Duration
+	Left   int           // that this process would take now; others may have taken their part
+	Reset  time.Duration // until there may be another one
+}
+
+// Allowance says how many more different keys the caller may try for the patient. It asks nobody.
+func (g *Gate) Allowance(actor booking.Actor, patient booking.PatientID) Allowance {
+	taken, reset := g.limit.taken(actor.Caller(), patient, time.Now())
+	return Allowance{Keys: limitKeys, Window: limitWindow, Left: limitKeys - taken, Reset: reset}
+}

@@ -56,11 +56,7 @@ func (l *limiter) charge(caller string, r booking.BookRequest, now time.Time) (c
 	h.SetSeed(l.seed)
 	h.WriteString(r.Key)
 	c.key = h.Sum64()
-	h.Reset()
-	h.WriteString(strconv.FormatInt(int64(r.Patient), 10))
-	h.WriteByte(' ')
-	h.WriteString(caller)
-	c.window = h.Sum64()
+	c.window = l.window(caller, r.Patient)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,6 +78,33 @@ func (l *limiter) charge(caller string, r booking.BookRequest, now time.Time) (c
 	w.keys[w.n], w.at[w.n], w.settled[w.n] = c.key, now, false
 	w.n++
 	return c, 0
+}
+
+// window names the window of a caller and patient.
+func (l *limiter) window(caller string, patient booking.PatientID) uint64 {
+	var h maphash.Hash
+	h.SetSeed(l.seed)
+	h.WriteString(strconv.FormatInt(int64(patient), 10))
+	h.WriteByte(' ')
+	h.WriteString(caller)
+	return h.Sum64()
+}
+
+// taken is how many keys are counted now, and how long the oldest of them still will be.
+func (l *limiter) taken(caller string, patient booking.PatientID, now time.Time) (n int, oldest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w, ok := l.windows.find(l.window(caller, patient), now)
+	if !ok {
+		return 0, limitWindow
+	}
+	oldest = limitWindow
+	for i := range w.n {
+		if left := limitWindow - now.Sub(w.at[i]); left > 0 {
+			n, oldest = n+1, min(oldest, left)
+		}
+	}
+	return n, oldest
 }
 
 // settle lets the key through for the rest of its time; release takes the charge back.

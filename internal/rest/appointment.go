@@ -1,0 +1,126 @@
+package rest
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"openslot/internal/auth"
+	"openslot/internal/booking"
+)
+
+func bookAppointment(h *Handler, in *request) (reply, error) {
+	var slot, patient idNumber
+	asked := booking.BookRequest{Key: in.key()}
+	in.object(member{"slotId", &slot, wantID, true}, member{"patientId", &patient, wantID, false})
+	in.accepts(mediaJSON)
+	if err := in.fault(); err != nil {
+		return reply{}, err
+	}
+	asked.Slot, asked.Patient = booking.SlotID(slot), booking.PatientID(patient)
+	booked, err := h.Booking.Book(in.Context(), in.actor, asked)
+	h.tellLimit(in, asked.Patient)
+	if err != nil {
+		return reply{}, &fullError{err, asked.Slot}
+	}
+	status := http.StatusCreated
+	if booked.Replayed {
+		status = http.StatusOK
+	}
+	return reply{status: status, body: appointment(booked.Appointment),
+		location: "/api/appointments/" + strconv.FormatInt(int64(booked.Appointment.ID), 10)}, nil
+}
+
+// tellLimit says in the answer how many more keys the caller may try for the patient.
+func (h *Handler) tellLimit(in *request, patient booking.PatientID) {
+	if h.Gate == nil || in.actor.Kind == booking.Anonymous {
+		return
+	}
+	if in.actor.Kind == booking.Patient {
+		patient = in.actor.PatientID
+	}
+	a := h.Gate.Allowance(in.actor, patient)
+	seconds := func(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
+	header := in.w.Header()
+	policy := append([]byte(`"keys";q=`), strconv.Itoa(a.Keys)...)
+	policy = strconv.AppendInt(append(policy, ";w="...), int64(seconds(a.Window)), 10)
+	left := append([]byte(`"keys";r=`), strconv.Itoa(a.Left)...)
+	left = strconv.AppendInt(append(left, ";t="...), int64(seconds(a.Reset)), 10)
+	header["Ratelimit-Policy"] = []string{string(policy)}
+	header["Ratelimit"] = []string{string(left)}
+}
+
+func getAppointment(h *Handler, in *request) (reply, error) {
+	id := booking.AppointmentID(in.id("appointmentId"))
+	in.accepts(mediaJSON)
+	if err := in.fault(); err != nil {
+		return reply{}, err
+	}
+	if in.actor.Kind == booking.Anonymous { // the core only says that there is none
+		return reply{}, booking.Refuse(booking.Unauthenticated, "Sign in first.")
+	}
+	found, err := h.Booking.Appointment(in.Context(), in.actor, id)
+	return reply{body: appointment(found)}, err
+}
+
+func listAppointments(h *Handler, in *request) (reply, error) {
+	return appointments(in, func(page booking.Page) (booking.AppointmentPage, error) {
+		return h.Booking.PatientAppointments(in.Context(), in.actor, page)
+	})
+}
+
+func listDoctorAppointments(h *Handler, in *request) (reply, error) {
+	id, date := booking.DoctorID(in.id("doctorId")), in.date("date")
+	return appointments(in, func(page booking.Page) (booking.AppointmentPage, error) {
+		return h.Booking.DoctorAppointments(in.Context(), in.actor, id, date, page)
+	})
+}
+
+// appointments answers with a page of them.
+func appointments(in *request, read func(booking.Page) (booking.AppointmentPage, error)) (reply, error) {
+	page := booking.Page{First: in.number("first", pageSize), After: in.optional("after")}
+	in.accepts(mediaJSON)
+	if err := in.fault(); err != nil {
+		return reply{}, err
+	}
+	found, err := read(page)
+	body := appointmentPageJSON{Appointments: make([]appointmentJSON, len(found.Appointments)), Next: next(found.Appointments, found.HasNext)}
+	for i, a := range found.Appointments {
+		body.Appointments[i] = appointment(a)
+	}
+	return reply{body: body}, err
+}
+
+func deleteAppointment(h *Handler, in *request) (reply, error) { return h.cancel(in, "") }
+
+func cancelAppointment(h *Handler, in *request) (reply, error) {
+	var reason string
+	in.object(member{"reason", &reason, "text of at most 500 characters", false})
+	return h.cancel(in, reason)
+}
+
+func (h *Handler) cancel(in *request, reason string) (reply, error) {
+	id := booking.AppointmentID(in.id("appointmentId"))
+	in.accepts(mediaJSON)
+	if err := in.fault(); err != nil {
+		return reply{}, err
+	}
+	cancelled, err := h.Booking.Cancel(in.Context(), in.actor, booking.CancelRequest{Appointment: id, Reason: reason})
+	return reply{body: appointment(cancelled.Appointment)}, err
+}
+
+func registerPatient(h *Handler, in *request) (reply, error) {
+	r := auth.Registration{Subject: in.PathValue("subject")}
+	in.object(member{"name", &r.Name, "text", false}, member{"email", &r.Email, "an e-mail address", false},
+		member{"phone", &r.Phone, "a phone number", false}, member{"locale", &r.Locale, "a language tag, such as de", false})
+	in.accepts(mediaJSON)
+	if err := in.fault(); err != nil {
+		return reply{}, err
+	}
+	registered, created, err := h.Patients.Register(in.Context(), in.actor, r)
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+	}
+	return reply{status: status, body: patient(registered)}, err
+}

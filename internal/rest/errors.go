@@ -1,0 +1,195 @@
+package rest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"openslot/internal/booking"
+)
+
+// kind is how a code is told.
+type kind struct {
+	status int
+	title  string
+}
+
+// kinds is the table of codes of this transport; every code has its row.
+var kinds = map[booking.Code]kind{
+	booking.Invalid:         {http.StatusBadRequest, "The request makes no sense"},
+	booking.Unauthenticated: {http.StatusUnauthorized, "Not signed in"},
+	booking.Forbidden:       {http.StatusForbidden, "Not in this role"},
+	booking.NotFound:        {http.StatusNotFound, "Not found"},
+
+	booking.SlotFull:      {http.StatusConflict, "The slot is full"},
+	booking.SlotIsClosed:  {http.StatusConflict, "The slot is closed"},
+	booking.SlotPast:      {http.StatusConflict, "The slot has begun"},
+	booking.SlotNotOpen:   {http.StatusConflict, "Booking opens later"},
+	booking.AlreadyBooked: {http.StatusConflict, "The patient has this slot already"},
+	booking.Overlap:       {http.StatusConflict, "The patient has another appointment at that time"},
+	booking.TooLate:       {http.StatusConflict, "Too late for this"},
+	booking.InvalidState:  {http.StatusConflict, "Not in this state"},
+	booking.CapacityInUse: {http.StatusConflict, "More places are taken than that"},
+	booking.ScheduleInUse: {http.StatusConflict, "The period has a schedule already"},
+
+	booking.HoldExpired:          {http.StatusGone, "The hold has lapsed"},
+	booking.IdempotencyKeyReused: {http.StatusUnprocessableEntity, "The key stands for another request"},
+	booking.RateLimited:          {http.StatusTooManyRequests, "Too many requests"},
+
+	booking.Overloaded:     {http.StatusServiceUnavailable, "Overloaded"},
+	booking.Unavailable:    {http.StatusServiceUnavailable, "Not available right now"},
+	booking.OutcomeUnknown: {http.StatusServiceUnavailable, "The outcome is not known"},
+
+	booking.Internal: {http.StatusInternalServerError, "Our fault"},
+}
+
+// problem is a refusal as the document has it.
+type problem struct {
+	Type          string                `json:"type"`
+	Title         string                `json:"title"`
+	Status        int                   `json:"status"`
+	Detail        string                `json:"detail"`
+	Code          booking.Code          `json:"code"`
+	RequestID     string                `json:"requestId"`
+	RetryAfter    int                   `json:"retryAfter,omitempty"` // seconds
+	OpensAt       *time.Time            `json:"opensAt,omitempty"`
+	AppointmentID booking.AppointmentID `json:"appointmentId,omitempty"`
+	Alternatives  string                `json:"alternatives,omitempty"`
+}
+
+// statusError is a refusal for which HTTP has a status of its own.
+type statusError struct {
+	error
+	status int
+}
+
+// fault is an INVALID request for which HTTP has a status of its own.
+func fault(status int, format string, args ...any) error {
+	return &statusError{booking.Refuse(booking.Invalid, format, args...), status}
+}
+
+// Unwrap gives the refusal.
+func (e *statusError) Unwrap() error { return e.error }
+
+// fullError is SLOT_FULL with the slot that it is about.
+type fullError struct {
+	error
+	slot booking.SlotID
+}
+
+// Unwrap gives the refusal.
+func (e *fullError) Unwrap() error { return e.error }
+
+// panicError is a panic as an error.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+// fail answers with a problem.
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	known := h.known(r, err)
+	k := kinds[known.Code]
+	p := problem{Type: referencePath + "#" + string(known.Code), Title: k.title, Status: k.status,
+		Detail: known.Message, Code: known.Code, RequestID: requestID(r), AppointmentID: known.Existing}
+	wait := known.RetryAfter
+	if !known.OpensAt.IsZero() {
+		opens := known.OpensAt.UTC()
+		p.OpensAt, wait = &opens, time.Until(opens)
+	}
+	if wait > 0 { // rounded up: trying again too early is what it is to prevent
+		p.RetryAfter = int((wait + time.Second - 1) / time.Second)
+	}
+	var own *statusError
+	if errors.As(err, &own) {
+		p.Status = own.status
+	}
+	var full *fullError
+	if errors.As(err, &full) && known.Code == booking.SlotFull {
+		p.Alternatives = "/api/slots/" + strconv.FormatInt(int64(full.slot), 10) + "/alternatives"
+	}
+	p.write(w)
+}
+
+// Refuse answers a request that never comes as far as a handler in its shape.
+func Refuse(w http.ResponseWriter, r *http.Request, refused *booking.Error) {
+	k := kinds[refused.Code]
+	problem{Type: referencePath + "#" + string(refused.Code), Title: k.title, Status: k.status,
+		Detail: refused.Message, Code: refused.Code, RequestID: requestID(r)}.write(w)
+}
+
+func (p problem) write(w http.ResponseWriter) {
+	body, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // nothing in it can fail
+	}
+	header := w.Header()
+	if p.RetryAfter > 0 {
+		header.Set("Retry-After", strconv.Itoa(p.RetryAfter))
+	}
+	if p.Status == http.StatusUnauthorized {
+		header.Set("WWW-Authenticate", "Bearer")
+	}
+	header["Content-Type"] = contentProblem
+	header["Cache-Control"] = noStore
+	header["X-Content-Type-Options"] = nosniff
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(p.Status)
+	w.Write(body)
+}
+
+// known is the refusal that an error is told as: of an unexpected one no more than an id to ask us
+// about. What only the log may know goes there.
+func (h *Handler) known(r *http.Request, err error) *booking.Error {
+	var known *booking.Error
+	ctx := r.Context()
+	switch {
+	case errors.As(err, &known):
+	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		known = booking.Refuse(booking.Unavailable, "The request was given up before it was answered.")
+		known.RetryAfter = time.Second
+	case !errors.As(booking.DatabaseError(err), &known):
+		known = booking.Refuse(booking.Internal, "")
+	}
+	switch {
+	case known.Code == booking.Internal:
+		attrs := []any{"requestId", requestID(r), "error", cause(err)}
+		if problem := new(panicError); errors.As(err, &problem) {
+			attrs = append(attrs, "stack", string(problem.stack))
+		}
+		h.Log.ErrorContext(ctx, "internal error", attrs...)
+		return booking.Refuse(booking.Internal, "Something went wrong on our side. Ask us with the request id if it stays.")
+	case known.Cause != nil && kinds[known.Code].status == http.StatusServiceUnavailable:
+		h.Log.InfoContext(ctx, "not now", "code", known.Code, "requestId", requestID(r), "error", cause(known.Cause))
+	}
+	return known
+}
+
+// cause is what the log says of an unexpected error. The database's messages may quote values, so
+// of those the condition has to do.
+func cause(err error) string {
+	var condition interface{ SQLState() string }
+	if errors.As(err, &condition) {
+		return fmt.Sprintf("SQLSTATE %s, constraint %q", condition.SQLState(), booking.Constraint(err))
+	}
+	return err.Error()
+}
+
+// requestIDHeader names a request; whoever runs before us has made sure of a sane one.
+const requestIDHeader = "X-Request-Id"
+
+func requestID(r *http.Request) string {
+	id := r.Header.Get(requestIDHeader)
+	if id == "" {
+		id = rand.Text()
+		r.Header.Set(requestIDHeader, id)
+	}
+	return id
+}
