@@ -123,7 +123,7 @@ func tooMany(wait time.Duration) error {
 
 // Allowance is what a caller may still try for one patient.
 type Allowance struct {
-	Keys   int           // different ones that are taken within Window
+	Keys   int // different ones that are taken within Window
 	Window time.Duration
 	Left   int           // that this process would take now; others may have taken their part
 	Reset  time.Duration // until there may be another one
