@@ -69,11 +69,15 @@ type claim struct {
 }
 
 func (g *ground) bookOnce(ctx context.Context, c *caller, w claim) (booked, error) {
-	status, body, err := c.conn.do(ctx, c.request.book(w.token, w.slot, w.key))
+	build, read := c.request.book, readBooked
+	if g.overREST {
+		build, read = c.request.bookREST, readBookedREST
+	}
+	status, body, err := c.conn.do(ctx, build(w.token, w.slot, w.key))
 	if err != nil {
 		return booked{}, err
 	}
-	return readBooked(status, body)
+	return read(status, body)
 }
 
 // wins are the acks of bookings, in words that the database knows.

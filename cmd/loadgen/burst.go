@@ -174,9 +174,13 @@ func (b *burst) cancel(ctx context.Context, n int, p *prize) {
 	c := newCaller(b.address, 0)
 	defer c.conn.close()
 	token, _ := b.who(n)
-	status, body, err := c.conn.do(ctx, c.request.cancel(token, p.appointment))
+	build, check := c.request.cancel, checkCancelled
+	if b.overREST {
+		build, check = c.request.cancelREST, checkCancelledREST
+	}
+	status, body, err := c.conn.do(ctx, build(token, p.appointment))
 	if err == nil {
-		err = checkCancelled(status, body)
+		err = check(status, body)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -44,6 +44,7 @@ type ground struct {
 	folder     string // for sockets, programs, logs
 	openslot   string // the program
 	size       size
+	overREST   bool      // book and cancel over REST, not GraphQL
 	patients   *wallet   // who have rows
 	newcomers  *wallet   // who have none
 	noise      []float64 // share of the machine that others used, for each round

@@ -37,7 +37,7 @@ type commands struct {
 	Book    command        `cmd:"" help:"Bookings spread over all slots."`
 	Hot     command        `cmd:"" help:"Bookings of one slot."`
 	Process command        `cmd:"" help:"Bookings in the process, without a transport."`
-	Burst   command        `cmd:"" help:"Seven o'clock: far more callers than places, at a fixed rate."`
+	Burst   burstCommand   `cmd:"" help:"Seven o'clock: far more callers than places, at a fixed rate."`
 	List    command        `cmd:"" help:"Lists of free slots."`
 	Grow    command        `cmd:"" help:"Bookings and lists with ten times the data."`
 	Live    command        `cmd:"" help:"Screens that are shown every change."`
@@ -59,6 +59,12 @@ type command struct {
 	Changes  int    `default:"200" help:"Changes per second while screens watch 100 doctors."`
 	Stalled  int    `default:"200" help:"Screens, of two fifths of all, that read no more."`
 	Drops    int    `default:"0" help:"Screens per second that disconnect abruptly and come back, while all watch."`
+}
+
+// burstCommand is the burst.
+type burstCommand struct {
+	command
+	REST bool `name:"rest" help:"Book and cancel over REST, not GraphQL."`
 }
 
 func main() {
@@ -96,9 +102,9 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	// A caller's thread may sleep in the kernel (nap), and garbage must not take time from what is measured.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 1)
 	debug.SetGCPercent(400)
-	chosen := map[string]*command{"book": &c.Book, "hot": &c.Hot, "process": &c.Process, "burst": &c.Burst, "list": &c.List, "grow": &c.Grow,
+	chosen := map[string]*command{"book": &c.Book, "hot": &c.Hot, "process": &c.Process, "burst": &c.Burst.command, "list": &c.List, "grow": &c.Grow,
 		"live": &c.Live, "all": &c.All}[name]
-	return chosen.measure(ctx, plan{scenario: name, size: size{doctors: chosen.Doctors, large: 10 * chosen.Doctors, watched: min(100, chosen.Doctors), patients: chosen.Patients, rest: 3 * time.Second},
+	return chosen.measure(ctx, plan{scenario: name, overREST: c.Burst.REST, size: size{doctors: chosen.Doctors, large: 10 * chosen.Doctors, watched: min(100, chosen.Doctors), patients: chosen.Patients, rest: 3 * time.Second},
 		callers: 256, few: 64,
 		times:   times{warm: time.Second, window: time.Duration(chosen.Seconds) * time.Second, burst: 6 * time.Duration(chosen.Seconds) * time.Second},
 		offered: offered{burst: float64(chosen.Rate), lists: 250, bookings: 50},
@@ -109,6 +115,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 // plan is what to measure.
 type plan struct {
 	scenario     string // "all" for all
+	overREST     bool   // bookings of the burst go over REST
 	size         size
 	callers, few int
 	times        times
@@ -137,6 +144,7 @@ func (c *command) measure(ctx context.Context, p plan, stdout, stderr io.Writer)
 		return err
 	}
 	defer g.close()
+	g.overREST = p.overREST
 	rows, err := g.contests(ctx, p, c.Rounds)
 	if err != nil {
 		return err

@@ -159,7 +159,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 		Gate:           a.gate,
 		Hub:            a.hub,
 		Auth:           a.auth,
-		Patients:       patients,
+		Patients:       a.patients,
 		AllowedOrigins: a.config.HTTP.AllowedOrigins,
 		Log:            a.log,
 	})
