@@ -272,7 +272,7 @@ func TestMixedRace(t *testing.T) {
 		var mu sync.Mutex
 		won, refused := 0, 0
 		together(16, func(i int) {
-			got := through[i%2].book(c.instances[(i/2)%2], c.token("patient", fmt.Sprint(round, "-", i)), slot, "k")
+			got := through[i%2].book(c.instances[(i/2)%2], c.token("patient", fmt.Sprint(round, "-", i)), slot, 0, "k")
 			mu.Lock()
 			defer mu.Unlock()
 			switch got.Code {
@@ -302,7 +302,7 @@ func TestMixedKeys(t *testing.T) {
 		token := c.token("patient", fmt.Sprint(round))
 		var answers [8]told
 		together(len(answers), func(i int) {
-			answers[i] = through[i%2].book(c.instances[(i/2)%2], token, slot, "k")
+			answers[i] = through[i%2].book(c.instances[(i/2)%2], token, slot, 0, "k")
 		})
 		first := 0
 		for _, a := range answers {
@@ -317,10 +317,10 @@ func TestMixedKeys(t *testing.T) {
 			t.Errorf("%d appointments, %d answers that were no replay", n, first)
 		}
 		for _, by := range through {
-			if a := by.book(c.instances[0], token, slot, "k"); !a.Replayed || a.Appointment != answers[0].Appointment {
+			if a := by.book(c.instances[0], token, slot, 0, "k"); !a.Replayed || a.Appointment != answers[0].Appointment {
 				t.Errorf("a retry: %+v", a)
 			}
-			if a := by.book(c.instances[1], token, slots[10], "k"); a.Code != "IDEMPOTENCY_KEY_REUSED" {
+			if a := by.book(c.instances[1], token, slots[10], 0, "k"); a.Code != "IDEMPOTENCY_KEY_REUSED" {
 				t.Errorf("another request: %+v", a)
 			}
 		}
