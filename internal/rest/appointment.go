@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -19,7 +20,10 @@ func bookAppointment(h *Handler, in *request) (reply, error) {
 	}
 	asked.Slot, asked.Patient = booking.SlotID(slot), booking.PatientID(patient)
 	booked, err := h.Booking.Book(in.Context(), in.actor, asked)
-	h.tellLimit(in, asked.Patient)
+	var known *booking.Error
+	if err == nil || errors.As(err, &known) && known.Code.Business() {
+		h.tellLimit(in, asked.Patient)
+	}
 	if err != nil {
 		return reply{}, &fullError{err, asked.Slot}
 	}

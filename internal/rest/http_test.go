@@ -204,7 +204,7 @@ func TestBodiesLikeDocument(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	parts := []string{`{`, `}`, `"slotId"`, `"patientId"`, `:`, `:`, `,`, `1`, `77`, `0`, `-1`, `"x"`, `null`, `1.5`, `[`, `]`, `"SlotId"`, ` `, "\n", `true`, `9223372036854775807`, `9223372036854775808`}
+	parts := []string{`{`, `}`, `"slotId"`, `"patientId"`, `:`, `:`, `,`, `1`, `77`, `0`, `-1`, `"x"`, `null`, `1.5`, `[`, `]`, `"SlotId"`, ` `, "\n", `true`, `9007199254740991`, `9223372036854775808`}
 	taken := 0
 	for range 20_000 {
 		var text strings.Builder

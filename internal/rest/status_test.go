@@ -17,11 +17,10 @@ import (
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	one, two, closed, later, past := w.slot(0, 1), w.slot(1, 5), w.slot(2, 5), w.slot(3, 5), w.slot(4, 5)
+	one, two, closed, later, past := w.slot(0, 1), w.slot(1, 5), w.slot(2, 5), w.slot(3, 5), w.slot(-100, 5)
 	begun := w.slot(5, 5)
 	w.exec(`UPDATE time_slot SET status = 'CLOSED' WHERE id = $1`, closed)
 	w.exec(`UPDATE time_slot SET opens_at = now() + interval '1 hour' WHERE id = $1`, later)
-	w.exec(`UPDATE time_slot SET start_at = now() - interval '1 hour', end_at = now() WHERE id = $1`, past)
 
 	patient, late, staff, partner, system := w.token(booking.Patient, "p"), w.token(booking.Patient, "late"),
 		w.token(booking.Staff, "desk"), w.token(booking.Partner, "portal"), w.token(booking.System, "ops")
