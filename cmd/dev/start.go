@@ -89,6 +89,7 @@ openslot is running. Ctrl-C stops it; the data stay for the next time.
 
   GraphiQL   %[1]s/
   API        %[1]s/graphql
+  REST       %[1]s/api/
   Log        %[2]s
   Database   psql "$OPENSLOT_DATABASE", in a shell that has read %[3]s
 

@@ -246,15 +246,20 @@ func TestWrongAnswers(t *testing.T) {
 		t.Errorf("a right list: %v", err)
 	}
 	for name, err := range map[string]error{
-		"a short list":        checkList(200, day(slotsPerDay-1, nil), false),
-		"a list with 500":     checkList(500, day(slotsPerDay, nil), false),
-		"half a list":         checkList(200, day(slotsPerDay, nil)[:2000], false),
-		"too many free":       checkList(200, day(slotsPerDay, func(i int, s map[string]any) { s["free"] = 11 }), true),
-		"overlapping slots":   checkList(200, day(slotsPerDay, func(i int, s map[string]any) { s["end"] = s["end"].(time.Time).Add(time.Minute) }), true),
-		"a cancel in vain":    checkCancelled(200, []byte(`{"data":{"cancelAppointment":{"appointment":{"status":"CANCELLED"},"changed":false,"errors":[]}}}`)),
-		"an error in a 200":   second(readBooked(200, []byte(`{"errors":[{"message":"no"}],"data":null}`))),
-		"a booking with 503":  second(readBooked(503, []byte(`{"data":{"bookAppointment":{"appointment":{"id":"1","status":"BOOKED","startAt":"2026-10-12T06:00:00Z"},"replayed":false,"errors":[]}}}`))),
-		"neither won nor not": second(readBooked(200, []byte(`{"data":{"bookAppointment":{"appointment":null,"replayed":false,"errors":[]}}}`))),
+		"a short list":             checkList(200, day(slotsPerDay-1, nil), false),
+		"a list with 500":          checkList(500, day(slotsPerDay, nil), false),
+		"half a list":              checkList(200, day(slotsPerDay, nil)[:2000], false),
+		"too many free":            checkList(200, day(slotsPerDay, func(i int, s map[string]any) { s["free"] = 11 }), true),
+		"overlapping slots":        checkList(200, day(slotsPerDay, func(i int, s map[string]any) { s["end"] = s["end"].(time.Time).Add(time.Minute) }), true),
+		"a cancel in vain":         checkCancelled(200, []byte(`{"data":{"cancelAppointment":{"appointment":{"status":"CANCELLED"},"changed":false,"errors":[]}}}`)),
+		"an error in a 200":        second(readBooked(200, []byte(`{"errors":[{"message":"no"}],"data":null}`))),
+		"a booking with 503":       second(readBooked(503, []byte(`{"data":{"bookAppointment":{"appointment":{"id":"1","status":"BOOKED","startAt":"2026-10-12T06:00:00Z"},"replayed":false,"errors":[]}}}`))),
+		"REST: a cancel of none":   checkCancelledREST(200, []byte(`{"id":1,"status":"BOOKED","slotId":1}`)),
+		"REST: a problem in a 200": second(readBookedREST(200, []byte(`{"type":"/api/#SLOT_FULL","status":409,"code":"SLOT_FULL"}`))),
+		"REST: a booking with 503": second(readBookedREST(503, []byte(`{"id":1,"status":"BOOKED","slotId":1}`))),
+		"REST: nothing":            second(readBookedREST(201, []byte(`{}`))),
+		"REST: half an answer":     second(readBookedREST(201, []byte(`{"id":1,"status":"BOOKED","slotId":`))),
+		"neither won nor not":      second(readBooked(200, []byte(`{"data":{"bookAppointment":{"appointment":null,"replayed":false,"errors":[]}}}`))),
 	} {
 		if err == nil {
 			t.Errorf("%s passed", name)

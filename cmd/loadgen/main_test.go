@@ -108,6 +108,24 @@ func TestAll(t *testing.T) {
 	t.Run("Picture", func(t *testing.T) { checkPicture(t, rows) })
 }
 
+// TestBurstREST is the burst over REST.
+func TestBurstREST(t *testing.T) {
+	g := testGround(t)
+	g.rest = true
+	defer func() { g.rest = false }()
+	burst := little
+	burst.scenario = "burst"
+	rows, err := g.contests(t.Context(), burst, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if ours := r.ours[0]; r.Violations != 0 || ours.Errors != 0 || ours.PerSecond <= 0 {
+			t.Errorf("%s: %d violations, %+v", r.Scenario, r.Violations, ours)
+		}
+	}
+}
+
 // checkJSON holds the objects against the shape that readers of theirs rely on.
 func checkJSON(t *testing.T, rows []*row) {
 	for _, r := range rows {

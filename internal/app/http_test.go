@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"openslot/internal/devenv"
 )
 
 // through sends a request through the outer handlers to a mux that has handler at /known, and
@@ -139,4 +141,38 @@ func TestPanic(t *testing.T) {
 		}()
 		through(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, httptest.NewRequest(http.MethodGet, "/known", nil))
 	})
+}
+
+// Below /api/ a request is logged by its pattern: the path may name a patient. Who is refused before
+// REST sees the request hears of it in the shape of REST.
+func TestREST(t *testing.T) {
+	t.Parallel()
+	i := serve(t, devenv.NewDB(t).URL, nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, i.url+"/api/patients/anna-secret", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	send := func() (status int, kind string) {
+		t.Helper()
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		return response.StatusCode, response.Header.Get("Content-Type")
+	}
+	const problem = "application/problem+json; charset=utf-8"
+	if status, kind := send(); status != 401 || kind != problem {
+		t.Errorf("without a token: %d %s", status, kind)
+	}
+	request.Body = io.NopCloser(strings.NewReader("{}"))
+	request.Header.Set("Origin", "https://evil.example")
+	if status, kind := send(); status != 403 || kind != problem {
+		t.Errorf("from a foreign page: %d %s", status, kind)
+	}
+	waitFor(t, "the log", func() bool { return strings.Count(i.log.String(), `"path":"/api/`) == 2 })
+	if log := i.log.String(); strings.Contains(log, "anna-secret") || !strings.Contains(log, `"path":"/api/patients/{subject}"`) {
+		t.Errorf("logged: %s", log)
+	}
 }
