@@ -111,8 +111,8 @@ func TestAll(t *testing.T) {
 // TestBurstREST is the burst over REST.
 func TestBurstREST(t *testing.T) {
 	g := testGround(t)
-	g.rest = true
-	defer func() { g.rest = false }()
+	g.overREST = true
+	defer func() { g.overREST = false }()
 	burst := little
 	burst.scenario = "burst"
 	rows, err := g.contests(t.Context(), burst, 1)
