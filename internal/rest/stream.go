@@ -27,14 +27,16 @@ func goingAway() error {
 }
 
 // stream writes what a subscription brings as server-sent events, until the client goes, its token
-// expires or the handler is closed. The client is told to come back after a while of its own, so that
+// expires, its access is blocked or the handler is closed. The client is told to come back after a while of its own, so that
 // after a deploy not everybody does at once.
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, subscription *live.Subscription) {
 	defer subscription.Close()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(h.going, cancel)()
-	if identity := auth.IdentityFrom(ctx); !identity.ExpiresAt.IsZero() {
+	identity := auth.IdentityFrom(ctx)
+	defer h.Auth.OnBlocked(identity, cancel)()
+	if !identity.ExpiresAt.IsZero() {
 		defer time.AfterFunc(time.Until(identity.ExpiresAt), cancel).Stop()
 	}
 	control := http.NewResponseController(w)

@@ -158,3 +158,25 @@ func TestStreamEnds(t *testing.T) {
 		t.Errorf("after the end: %d %s", a.status, a.body)
 	}
 }
+
+// A stream ends when its patient's access is blocked; that of another goes on.
+func TestStreamBlocked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.handler.Auth.Run(ctx) }()
+	defer func() { stop(); <-ended }()
+	path := fmt.Sprintf("/api/availability?doctorId=%d&from=%s", w.doctor, w.day())
+	blocked, other := w.watch(path, w.token(booking.Patient, "blocked")), w.watch(path, w.token(booking.Patient, "other"))
+	blocked.update()
+	other.update()
+	if _, err := w.db.Pool.Exec(t.Context(), `UPDATE patient SET blocked_at = now(), blocked_by = 'system:test' WHERE subject = 'blocked'`); err != nil {
+		t.Fatal(err)
+	}
+	blocked.end()
+	w.slot(0, 3)
+	if u := other.update(); len(u.Slots) != 1 {
+		t.Errorf("%+v", u)
+	}
+}
