@@ -26,20 +26,23 @@ const (
 	queueMost    = 16384                 // calls waiting for all slots
 	skipRest     = 2 * time.Millisecond  // before a locked slot is tried again
 	skipPatience = 20 * time.Millisecond // before it goes to the slow lane
+	clearMost    = 4                     // lapsed holds in the way of a call, one after the other, before it is busy
 	slowLanes    = 4                     // transactions that wait for a lock
 	slowPatience = time.Second           // for a slow lane to become free
 	lockPatience = 3 * time.Second       // for the locks that the calls of one batch need one by one
 )
 
-// call is one booking on its way. Until it is taken into a batch the batcher owns it; the
+// call is one booking or hold on its way. Until it is taken into a batch the batcher owns it; the
 // transaction writes the answer, and then closes done.
 type call struct {
 	request BookRequest
 	actor   Actor
+	hold    bool
 	hash    []byte
 	done    chan struct{}
 	joined  int  // how many callers wait, under the batcher's lock; at 0 nobody does
-	busy    bool // the slot was locked by another: to be tried again
+	busy    bool // a slot it needs was locked by another: to be tried again
+	cleared int  // how often what had lapsed in its way has been expired
 	room    bool // a look-up found a free place
 	booking Booking
 	err     error

@@ -56,7 +56,7 @@ func newStage(play func(b batch) error) *stage {
 
 func newCall(slot SlotID, key string) *call {
 	r := BookRequest{Slot: slot, Patient: 1, Key: key}
-	return &call{request: r, actor: Actor{Kind: Patient, Subject: "1"}, hash: r.hash(), done: make(chan struct{})}
+	return &call{request: r, actor: Actor{Kind: Patient, Subject: "1"}, hash: r.hash(false), done: make(chan struct{})}
 }
 
 // queue puts calls of one slot in line and gives the channel of their errors.
@@ -403,7 +403,7 @@ func (p *practice) line(s *Service, requests ...actorRequest) (answers func() []
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		c, _, err := s.batcher.enqueue(&call{request: request, actor: r.actor, hash: request.hash(), done: make(chan struct{})})
+		c, _, err := s.batcher.enqueue(&call{request: request, actor: r.actor, hash: request.hash(false), done: make(chan struct{})})
 		if err != nil {
 			p.t.Fatal(err)
 		}

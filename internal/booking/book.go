@@ -5,10 +5,11 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
-// BookRequest asks for one place in a slot.
+// BookRequest asks for one place in a slot, to be booked or held.
 type BookRequest struct {
 	Slot SlotID
 	// Patient is for whom: required of staff and partners. Patients book for themselves and
@@ -17,33 +18,58 @@ type BookRequest struct {
 	// Key is the idempotency key: 1 to 64 printable ASCII characters without spaces, new for
 	// every request that is meant, the same for a retry.
 	Key string
+	// Referral is the permission to be seen, if one is needed: at most 64 characters. Blank is none.
+	// A referral has one active appointment at most, whoever asks.
+	Referral string
+	// OverlapReason lets the place be taken though the patient has another appointment at that
+	// time: for staff, who say why in at most 500 characters. Blank: no.
+	OverlapReason string
 }
 
 // Booking is a place won.
 type Booking struct {
 	Appointment Appointment
-	Replayed    bool // an earlier call with this key had won it
+	Replayed    bool // an earlier call had won it: with this key, or the same hold with another one
 }
 
 // hash is what the idempotency key stands for.
-func (r BookRequest) hash() []byte {
-	sum := sha256.Sum256(fmt.Appendf(nil, "book slot=%d patient=%d", r.Slot, r.Patient))
+func (r BookRequest) hash(hold bool) []byte {
+	text := make([]byte, 0, 64)
+	if hold {
+		text = append(text, "hold"...)
+	} else {
+		text = append(text, "book"...)
+	}
+	text = fmt.Appendf(text, " slot=%d patient=%d", r.Slot, r.Patient)
+	if r.Referral != "" {
+		text = fmt.Appendf(text, " referral=%q", r.Referral)
+	}
+	if r.OverlapReason != "" {
+		text = fmt.Appendf(text, " overlap=%q", r.OverlapReason)
+	}
+	sum := sha256.Sum256(text)
 	return sum[:]
 }
 
 // Book wins a place in a slot for a patient, or refuses: SLOT_FULL, SLOT_CLOSED, SLOT_PAST,
-// SLOT_NOT_OPEN, ALREADY_BOOKED, OVERLAP, IDEMPOTENCY_KEY_REUSED; NOT_FOUND, also for a slot or
-// patient that is not the actor's; INVALID, UNAUTHENTICATED; OVERLOADED, UNAVAILABLE and
-// OUTCOME_UNKNOWN, after which the same request may be sent again.
+// SLOT_NOT_OPEN, ALREADY_BOOKED, OVERLAP, REFERRAL_IN_USE, IDEMPOTENCY_KEY_REUSED; NOT_FOUND, also
+// for a slot or patient that is not the actor's; INVALID, UNAUTHENTICATED, FORBIDDEN (an overlap is
+// for staff to allow); OVERLOADED, UNAVAILABLE and OUTCOME_UNKNOWN, after which the same request
+// may be sent again.
 //
 // A key that has booked before is answered first, whatever has become of the slot since and
 // whatever the gate says.
 func (s *Service) Book(ctx context.Context, actor Actor, r BookRequest) (Booking, error) {
+	return s.claim(ctx, actor, r, false)
+}
+
+// claim wins a place, booked or held.
+func (s *Service) claim(ctx context.Context, actor Actor, r BookRequest, hold bool) (Booking, error) {
 	r, err := admit(actor, r)
 	if err != nil {
 		return Booking{}, err
 	}
-	c := &call{request: r, actor: actor, hash: r.hash(), done: make(chan struct{})}
+	c := &call{request: r, actor: actor, hold: hold, hash: r.hash(hold), done: make(chan struct{})}
 	if s.config.Gate != nil {
 		if refused := s.config.Gate.Admit(ctx, actor, r); refused != nil {
 			switch known, err := s.lookups.known(ctx, c); {
@@ -68,7 +94,8 @@ func isFull(err error) bool {
 	return errors.As(err, &refused) && refused.Code == SlotFull
 }
 
-// admit checks a request before it costs a database anything, and fills in the patient.
+// admit checks a request before it costs a database anything, and brings it into its one form: with
+// the patient, and without blanks around texts.
 func admit(actor Actor, r BookRequest) (BookRequest, error) {
 	switch actor.Kind {
 	case Anonymous:
@@ -79,7 +106,14 @@ func admit(actor Actor, r BookRequest) (BookRequest, error) {
 		}
 		r.Patient = actor.PatientID
 	}
+	r.Referral, r.OverlapReason = strings.TrimSpace(r.Referral), strings.TrimSpace(r.OverlapReason)
 	switch {
+	case !validText(r.Referral, 64):
+		return r, Refuse(Invalid, "referralId must be text of at most 64 characters.")
+	case !validText(r.OverlapReason, 500):
+		return r, Refuse(Invalid, "overlapReason must be text of at most 500 characters.")
+	case r.OverlapReason != "" && actor.Kind != Staff:
+		return r, Refuse(Forbidden, "Only staff may let appointments of a patient overlap.")
 	case !validKey(r.Key):
 		return r, Refuse(Invalid, "idempotencyKey must be 1 to 64 printable ASCII characters without spaces.")
 	case r.Slot <= 0:
@@ -104,13 +138,14 @@ func validKey(key string) bool {
 	return true
 }
 
-// Outcomes of the functions book and cancel, and of look-ups, that are no refusals.
+// Outcomes of the functions claim and step, and of look-ups, that are no refusals.
 const (
-	outcomeBooked    = "BOOKED"
+	outcomeWon       = "WON"
 	outcomeReplayed  = "REPLAYED"
 	outcomeBusy      = "SLOT_BUSY"
+	outcomeLapsed    = "LAPSED"
 	outcomeRoom      = "ROOM"
-	outcomeCancelled = "CANCELLED"
+	outcomeChanged   = "CHANGED"
 	outcomeUnchanged = "UNCHANGED"
 )
 
@@ -135,6 +170,13 @@ func refusal(o outcome) error {
 		return err
 	case AlreadyBooked:
 		err := Refuse(code, "The patient has this slot already.")
+		if o.appointment.Status == AppointmentHeld {
+			err = Refuse(code, "This slot is held for the patient already. Confirm the hold.")
+		}
+		err.Existing = o.appointment.ID
+		return err
+	case ReferralInUse:
+		err := Refuse(code, "There is an appointment for this referral already. Cancel it first.")
 		err.Existing = o.appointment.ID
 		return err
 	case Overlap:
@@ -142,11 +184,11 @@ func refusal(o outcome) error {
 	case IdempotencyKeyReused:
 		return Refuse(code, "This idempotency key stands for another request. Use a new key for a new request.")
 	case TooLate:
-		return Refuse(code, "The appointment has begun and can't be cancelled any more.")
+		return Refuse(code, "The appointment has begun and can't be changed any more.")
 	case HoldExpired:
-		return Refuse(code, "The hold has lapsed; there is nothing left to cancel.")
+		return Refuse(code, "The hold has lapsed and its place was given back. Choose a slot again.")
 	case InvalidState:
-		return Refuse(code, "The appointment can't be cancelled any more.")
+		return Refuse(code, "That can't be done with the appointment as it is now. Look at its status.")
 	default:
 		return fmt.Errorf("booking: outcome %q is unknown", o.code)
 	}

@@ -2,12 +2,25 @@
 //
 // A slot is a row of time_slot with a capacity and a count. A booking is won by one
 // conditional update of that row, in the same transaction as the appointment and its event;
-// nothing outside the database ever decides. The states of an appointment so far:
+// nothing outside the database ever decides. The states of an appointment so far, and the events
+// that tell of the steps between them:
 //
-//	         Book                 Cancel (before it begins)
-//	(none) ────────▶ BOOKED ───────────────────────────────▶ CANCELLED
+//	              BOOKED                    CANCELLED
+//	(none) ── Book ──────────▶ BOOKED ── Cancel ─────────────▶ CANCELLED
+//	   │                         ▲                                 ▲
+//	   │      HELD               │ Confirm  BOOKED                 │ RELEASED
+//	   └── Hold ─────────────▶ HELD ── Release, Cancel ────────────┘
+//	                             │
+//	                             └── its time is over ───────▶ EXPIRED
+//	                                           EXPIRED
 //
-// HELD, ARRIVED, FULFILLED, NO_SHOW and EXPIRED exist in the tables; nothing leads there yet.
+// Nobody books, holds, confirms or cancels what has begun. An event is named for what has become of
+// the appointment: whoever wants to know of appointments that stand needs BOOKED alone, whether they
+// were held before or not. ARRIVED, FULFILLED and NO_SHOW exist in the tables; nothing leads there yet.
+//
+// A hold that has lapsed counts as EXPIRED from that moment, whether or not anybody has written
+// that down: it can't be confirmed, and whoever is hindered by it expires it and goes on. Whoever
+// has it written down ([Service.Expire]) only tells those who look on.
 //
 // Every call that books carries an idempotency key, scoped to its caller. The key is stored
 // on the appointment it created, so a call may be repeated after any failure, an unknown
@@ -77,7 +90,10 @@ type Appointment struct {
 	Status         AppointmentStatus
 	StartAt        time.Time // UTC
 	EndAt          time.Time // UTC
+	ReferralID     *string
+	OverlapReason  *string // why staff let it overlap another one of the patient
 	CreatedAt      time.Time
+	ExpiresAt      *time.Time // set while Status is AppointmentHeld, and after AppointmentExpired
 	CancelledAt    *time.Time // set when Status is AppointmentCancelled
 	CancelReason   *string
 }

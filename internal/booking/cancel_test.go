@@ -15,7 +15,7 @@ func TestCancel(t *testing.T) {
 	p := newPractice(t)
 	partner := Actor{Kind: Partner, Subject: "portal"}
 	otherOrganization, _ := p.newDoctor("Other")
-	cancel := func(actor Actor, b Booking) (Cancellation, error) {
+	cancel := func(actor Actor, b Booking) (Step, error) {
 		return p.service.Cancel(ctx, actor, CancelRequest{Appointment: b.Appointment.ID, Reason: "ill"})
 	}
 

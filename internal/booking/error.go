@@ -22,6 +22,7 @@ const (
 	SlotNotOpen   Code = "SLOT_NOT_OPEN"
 	AlreadyBooked Code = "ALREADY_BOOKED"
 	Overlap       Code = "OVERLAP"
+	ReferralInUse Code = "REFERRAL_IN_USE"
 	TooLate       Code = "TOO_LATE"
 	InvalidState  Code = "INVALID_STATE"
 	HoldExpired   Code = "HOLD_EXPIRED"
@@ -41,8 +42,8 @@ const (
 // user, rather than a fault of the input, of access or of the system.
 func (c Code) Business() bool {
 	switch c {
-	case SlotFull, SlotIsClosed, SlotPast, SlotNotOpen, AlreadyBooked, Overlap, TooLate, InvalidState,
-		HoldExpired, CapacityInUse, ScheduleInUse, IdempotencyKeyReused, RateLimited:
+	case SlotFull, SlotIsClosed, SlotPast, SlotNotOpen, AlreadyBooked, Overlap, ReferralInUse, TooLate,
+		InvalidState, HoldExpired, CapacityInUse, ScheduleInUse, IdempotencyKeyReused, RateLimited:
 		return true
 	default:
 		return false
@@ -56,7 +57,7 @@ type Error struct {
 	Message    string
 	RetryAfter time.Duration // when trying again may help; 0 = not said
 	OpensAt    time.Time     // SLOT_NOT_OPEN: when booking opens
-	Existing   AppointmentID // ALREADY_BOOKED: the appointment that stands
+	Existing   AppointmentID // ALREADY_BOOKED, REFERRAL_IN_USE: the appointment that stands, if it is the patient's
 	Cause      error         // for the log only
 }
 

@@ -1,6 +1,7 @@
 package booking
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// bookSQL runs the booking rule for all calls: one round trip, one transaction.
-const bookSQL = `
+// claimSQL runs the booking rule for all calls: one round trip, one transaction.
+const claimSQL = `
 SELECT outcome, opens_at, full_version, decided_at, ` + appointmentColumns + `
-  FROM book($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+  FROM claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
 
-// outcome is what the function book says of one call.
+// outcome is what the function claim says of one call.
 type outcome struct {
 	code        string
 	opensAt     *time.Time // SLOT_NOT_OPEN
@@ -30,22 +31,12 @@ type outcome struct {
 // The error, which the calls have been answered with too, says that the database could not be
 // worked with.
 func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
-	outcomes, rerun, err := s.book(ctx, calls, wait)
+	outcomes, rerun, err := s.transact(ctx, calls, wait)
 	var refused *Error
 	system := errors.As(err, &refused) // the database is away, or we are out of connections
 	switch {
 	case err == nil:
-		for i, c := range calls {
-			if o := outcomes[i]; s.config.Gate != nil && o.full != nil {
-				s.config.Gate.Full(FullMark{Slot: c.request.Slot, Version: *o.full, At: o.at})
-			}
-			if wait && outcomes[i].code == outcomeBusy { // made while we waited for another lock
-				c.answer(Booking{}, errOverloaded)
-				continue
-			}
-			c.settle(outcomes[i], rerun)
-		}
-		return nil
+		return s.settle(ctx, calls, outcomes, settling{wait: wait, rerun: rerun})
 	case system && !isGivenUp(err):
 		for _, c := range calls {
 			c.answer(Booking{}, err)
@@ -63,6 +54,50 @@ func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
 		calls[0].answer(Booking{}, fmt.Errorf("booking: book slot %d: %w", calls[0].request.Slot, err))
 		return nil
 	}
+}
+
+// settling is how outcomes came about.
+type settling struct {
+	wait  bool // for locks
+	rerun bool // an earlier run may have been committed unheard
+}
+
+// settle answers calls with their outcomes, tells the gate which slots are full, and tries those
+// again that had nothing but lapsed holds in their way.
+func (s *Service) settle(ctx context.Context, calls []*call, outcomes []outcome, how settling) error {
+	var hindered []*call
+	var lapsed []SlotID
+	for i, c := range calls {
+		o := outcomes[i]
+		if s.config.Gate != nil && o.full != nil {
+			s.config.Gate.Full(FullMark{Slot: c.request.Slot, Version: *o.full, At: o.at})
+		}
+		switch {
+		case o.code == outcomeLapsed && c.cleared < clearMost:
+			c.cleared++
+			hindered = append(hindered, c)
+			lapsed = append(lapsed, cmp.Or(o.appointment.SlotID, c.request.Slot))
+		case how.wait && (o.code == outcomeBusy || o.code == outcomeLapsed): // while we waited for another lock
+			c.answer(Booking{}, errOverloaded)
+		default:
+			c.settle(o, how.rerun)
+		}
+	}
+	if len(hindered) == 0 {
+		return nil
+	}
+	// In a transaction of its own, which waits for nobody once it has changed anything: see claim.
+	if _, err := s.expire(ctx, lapsed, how.wait); err != nil {
+		for _, c := range hindered {
+			c.answer(Booking{}, withoutEffect(err))
+		}
+		var refused *Error
+		if errors.As(err, &refused) && !isGivenUp(err) {
+			return err
+		}
+		return nil
+	}
+	return s.execute(ctx, hindered, how.wait)
 }
 
 // oneByOne books calls of which at least one needs a lock that somebody sits on: only those
@@ -86,13 +121,14 @@ func (s *Service) oneByOne(ctx context.Context, calls []*call) error {
 	return nil
 }
 
-// book runs the transaction. rerun says that an earlier run may have been committed unheard.
-func (s *Service) book(ctx context.Context, calls []*call, wait bool) (outcomes []outcome, rerun bool, err error) {
+// transact runs the transaction. rerun says that an earlier run may have been committed unheard.
+func (s *Service) transact(ctx context.Context, calls []*call, wait bool) (outcomes []outcome, rerun bool, err error) {
 	r := columns(calls)
 	err = s.run(ctx, func(ctx context.Context, conn *pgx.Conn, again bool) error {
 		rerun = again
-		rows, err := conn.Query(ctx, bookSQL, s.now(), wait,
-			r.slots, r.patients, r.keys, r.callers, r.hashes, r.organizations, r.registrars)
+		rows, err := conn.Query(ctx, claimSQL, s.now(), wait,
+			r.slots, r.patients, r.keys, r.callers, r.hashes, r.organizations, r.registrars,
+			r.holds, r.referrals, r.overlaps)
 		if err != nil {
 			return err
 		}
@@ -117,30 +153,55 @@ type requests struct {
 	hashes        [][]byte
 	organizations []OrganizationID
 	registrars    []string
+	// What few calls have; nil where none of these does.
+	holds     []bool
+	referrals []*string
+	overlaps  []*string
 }
 
 func columns(calls []*call) requests {
 	n := len(calls)
 	r := requests{
-		make([]SlotID, n), make([]PatientID, n), make([]string, n), make([]string, n), make([][]byte, n),
-		make([]OrganizationID, n), make([]string, n),
+		slots: make([]SlotID, n), patients: make([]PatientID, n), keys: make([]string, n), callers: make([]string, n),
+		hashes: make([][]byte, n), organizations: make([]OrganizationID, n), registrars: make([]string, n),
 	}
 	for i, c := range calls {
+		if c.hold {
+			if r.holds == nil {
+				r.holds = make([]bool, n)
+			}
+			r.holds[i] = true
+		}
+		r.referrals = with(r.referrals, c.request.Referral, i, n)
+		r.overlaps = with(r.overlaps, c.request.OverlapReason, i, n)
 		r.slots[i], r.patients[i], r.keys[i], r.hashes[i] = c.request.Slot, c.request.Patient, c.request.Key, c.hash
 		r.callers[i], r.organizations[i], r.registrars[i] = c.actor.Caller(), c.actor.Organization, c.actor.Registrar()
 	}
 	return r
 }
 
+// with puts text, if there is any, at place i of a column of n, which is made when it is needed.
+func with(column []*string, text string, i, n int) []*string {
+	if text == "" {
+		return column
+	}
+	if column == nil {
+		column = make([]*string, n)
+	}
+	column[i] = &text
+	return column
+}
+
 // settle answers the call with its outcome.
 func (c *call) settle(o outcome, rerun bool) {
 	switch o.code {
-	case outcomeBusy:
-		c.busy = true
+	case outcomeBusy, outcomeLapsed:
+		c.busy, c.cleared = true, 0
 	case outcomeRoom:
 		c.room = true
-	case outcomeBooked, outcomeReplayed:
-		c.answer(Booking{Appointment: o.appointment, Replayed: o.code == outcomeReplayed && !rerun}, nil)
+	case outcomeWon, outcomeReplayed, outcomeUnchanged:
+		replayed := o.code == outcomeUnchanged || o.code == outcomeReplayed && !rerun
+		c.answer(Booking{Appointment: o.appointment, Replayed: replayed}, nil)
 	default:
 		c.answer(Booking{}, refusal(o))
 	}

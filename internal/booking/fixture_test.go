@@ -119,13 +119,22 @@ func (p *practice) check() {
 			     WHERE status NOT IN ('CANCELLED', 'EXPIRED') OR returns_at IS NOT NULL GROUP BY slot_id) a ON a.slot_id = s.id
 			 WHERE s.booked_count <> coalesce(a.occupying, 0)`,
 		"0 <= booked_count <= capacity": `SELECT count(*) FROM time_slot WHERE booked_count NOT BETWEEN 0 AND capacity`,
-		"one BOOKED event per appointment, one CANCELLED event per cancelled one, none without": `
+		"one event per change of state, in order, none without": `
 			SELECT count(*) FROM appointment a FULL JOIN (
-			    SELECT root_id, count(*) FILTER (WHERE type = 'BOOKED') AS booked,
-			           count(*) FILTER (WHERE type = 'CANCELLED') AS cancelled, count(*) AS events
-			      FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
-			 WHERE (e.booked, e.cancelled, e.events) IS DISTINCT FROM
-			       (1::bigint, (a.status = 'CANCELLED')::int::bigint, 1 + (a.status = 'CANCELLED')::int::bigint)`,
+			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
+			 WHERE (e.told ~ CASE a.status
+			            WHEN 'HELD' THEN '^HELD$' WHEN 'EXPIRED' THEN '^HELD EXPIRED$'
+			            WHEN 'CANCELLED' THEN '^((HELD )?BOOKED CANCELLED|HELD RELEASED)$'
+			            ELSE '^(HELD )?BOOKED$' END) IS NOT TRUE`,
+		"no two active appointments of a patient overlap, unless it is allowed": `
+			SELECT count(*) FROM appointment a JOIN appointment b
+			    ON b.patient_id = a.patient_id AND b.id > a.id AND b.during && a.during
+			 WHERE a.status IN ('HELD', 'BOOKED', 'ARRIVED') AND b.status IN ('HELD', 'BOOKED', 'ARRIVED')
+			   AND NOT a.overlap_allowed AND NOT b.overlap_allowed`,
+		"a referral has one active appointment": `
+			SELECT count(*) FROM (SELECT FROM appointment
+			 WHERE status IN ('HELD', 'BOOKED', 'ARRIVED') AND referral_id IS NOT NULL
+			 GROUP BY organization_id, referral_id HAVING count(*) > 1) AS twice`,
 	} {
 		if broken := one[int](p, sql); broken != 0 {
 			p.t.Errorf("%s: broken %d times", rule, broken)

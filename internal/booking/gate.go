@@ -90,27 +90,34 @@ func (l *lookups) work() {
 }
 
 // knownSQL finds what a call's key has booked, or else the place that its patient has in the slot,
-// or else whether the slot has room: a place that was given back can be booked at once, whatever a
-// gate still believes.
+// or else whether the slot has room: a place that was given back, or held until a moment ago, can be
+// booked at once, whatever a gate still believes.
 // The lateral subqueries keep it to a probe of an index each, whatever the planner believes about
 // the size of the table.
 const knownSQL = `
 SELECT k.n, outcome, ` + appointmentColumns + `
-  FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::text[])
-       WITH ORDINALITY AS k (caller, key, hash, slot, patient, registrar, n),
+  FROM unnest($2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::text[], $8::boolean[], $9::text[])
+       WITH ORDINALITY AS k (caller, key, hash, slot, patient, registrar, hold, referral, n),
        LATERAL ((SELECT 1 AS rank, x AS a, s.doctor_id,
                         CASE WHEN x.request_hash = k.hash THEN 'REPLAYED' ELSE 'IDEMPOTENCY_KEY_REUSED' END AS outcome
                    FROM appointment x JOIN time_slot s ON s.id = x.slot_id
                   WHERE x.booked_by = k.caller AND x.idempotency_key = k.key
                   LIMIT 1)
                 UNION ALL
-                (SELECT 2, x, s.doctor_id, 'ALREADY_BOOKED'
+                (SELECT 2, x, s.doctor_id, CASE WHEN x.status = 'HELD' AND k.hold AND x.referral_id IS NOT DISTINCT FROM k.referral
+                                                THEN 'UNCHANGED' ELSE 'ALREADY_BOOKED' END
                    FROM appointment x JOIN time_slot s ON s.id = x.slot_id JOIN patient p ON p.id = x.patient_id
                   WHERE x.slot_id = k.slot AND x.patient_id = k.patient AND x.status IN ('HELD', 'BOOKED', 'ARRIVED')
+                    AND (x.status <> 'HELD' OR x.expires_at > coalesce($1, clock_timestamp()))
                     AND k.registrar IN ('', p.issuer)
                   LIMIT 1)
                 UNION ALL
-                (SELECT 3, NULL, NULL, 'ROOM' FROM time_slot s WHERE s.id = k.slot AND s.booked_count < s.capacity)
+                (SELECT 3, NULL, NULL, 'ROOM' FROM time_slot s
+                  WHERE s.id = k.slot
+                    AND (s.booked_count < s.capacity
+                         OR (SELECT true FROM appointment x
+                              WHERE x.slot_id = s.id AND x.status = 'HELD'
+                                AND x.expires_at <= coalesce($1, clock_timestamp()) LIMIT 1)))
                 ORDER BY rank LIMIT 1) AS known`
 
 // find answers the calls of which something is known: a replay, a key that stands for another
@@ -119,7 +126,8 @@ SELECT k.n, outcome, ` + appointmentColumns + `
 func (s *Service) find(ctx context.Context, calls []*call) {
 	r := columns(calls)
 	err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, _ bool) error {
-		rows, err := conn.Query(ctx, knownSQL, r.callers, r.keys, r.hashes, r.slots, r.patients, r.registrars)
+		rows, err := conn.Query(ctx, knownSQL, s.now(),
+			r.callers, r.keys, r.hashes, r.slots, r.patients, r.registrars, r.holds, r.referrals)
 		if err != nil {
 			return err
 		}

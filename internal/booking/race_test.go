@@ -197,8 +197,8 @@ func TestSecondWinsAfterRollback(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := BookRequest{Slot: slot, Patient: first.PatientID, Key: "k"}
-	if _, err := tx.Exec(ctx, bookSQL, now, true, []SlotID{slot}, []PatientID{first.PatientID}, []string{"k"},
-		[]string{first.Caller()}, [][]byte{request.hash()}, []OrganizationID{0}, []string{""}); err != nil {
+	if _, err := tx.Exec(ctx, claimSQL, now, true, []SlotID{slot}, []PatientID{first.PatientID}, []string{"k"},
+		[]string{first.Caller()}, [][]byte{request.hash(false)}, []OrganizationID{0}, []string{""}, nil, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	answer := make(chan error)

@@ -32,56 +32,65 @@ func (a Actor) sees() sight {
 }
 
 // appointmentColumns selects what scanAppointment reads, from an appointment row a and the
-// doctor_id of its slot.
-const appointmentColumns = `doctor_id, (a).id, (a).slot_id, (a).organization_id, (a).patient_id, (a).status,
-       lower((a).during), upper((a).during), (a).created_at, (a).cancelled_at, (a).cancel_reason`
+// doctor_id of its slot. A hold is over when its time is, whether that was written down or not; $1
+// is the time or NULL.
+const appointmentColumns = `doctor_id, (a).id, (a).slot_id, (a).organization_id, (a).patient_id,
+       CASE WHEN (a).status = 'HELD' AND (a).expires_at <= coalesce($1::timestamptz, clock_timestamp())
+            THEN 'EXPIRED' ELSE (a).status END,
+       lower((a).during), upper((a).during), (a).created_at, (a).expires_at, (a).cancelled_at, (a).cancel_reason,
+       (a).referral_id, (a).overlap_reason`
 
 // scanAppointment reads appointmentColumns, after the columns of before. An absent appointment
 // (all columns NULL) leaves the zero value.
 func scanAppointment(row pgx.Row, a *Appointment, before ...any) error {
 	var (
-		doctor                       *DoctorID
-		id                           *AppointmentID
-		slot                         *SlotID
-		organization                 *OrganizationID
-		patient                      *PatientID
-		status                       *AppointmentStatus
-		start, end, created, stopped *time.Time
-		reason                       *string
+		doctor                    *DoctorID
+		id                        *AppointmentID
+		slot                      *SlotID
+		organization              *OrganizationID
+		patient                   *PatientID
+		status                    *AppointmentStatus
+		start, end, created       *time.Time
+		expires, stopped          *time.Time
+		reason, referral, overlap *string
 	)
 	err := row.Scan(append(before, &doctor, &id, &slot, &organization, &patient, &status,
-		&start, &end, &created, &stopped, &reason)...)
+		&start, &end, &created, &expires, &stopped, &reason, &referral, &overlap)...)
 	if err != nil || id == nil {
 		return err
 	}
 	*a = Appointment{
 		ID: *id, SlotID: *slot, OrganizationID: *organization, PatientID: *patient, Status: *status,
-		StartAt: start.UTC(), EndAt: end.UTC(), CreatedAt: created.UTC(), CancelReason: reason,
+		StartAt: start.UTC(), EndAt: end.UTC(), CreatedAt: created.UTC(), ExpiresAt: utc(expires), CancelledAt: utc(stopped),
+		CancelReason: reason, ReferralID: referral, OverlapReason: overlap,
 	}
 	if doctor != nil {
 		a.DoctorID = *doctor
 	}
-	if stopped != nil {
-		utc := stopped.UTC()
-		a.CancelledAt = &utc
-	}
 	return nil
 }
 
-// readSQL selects appointments within an actor's sight ($1, $2, $3).
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	return new(t.UTC())
+}
+
+// readSQL selects appointments within an actor's sight ($2, $3, $4).
 const readSQL = `
 SELECT ` + appointmentColumns + `
   FROM appointment a
   JOIN time_slot s ON s.id = a.slot_id
   JOIN patient p ON p.id = a.patient_id
- WHERE ($1::bigint IS NULL OR a.patient_id = $1)
-   AND ($2::bigint IS NULL OR a.organization_id = $2)
-   AND ($3::text IS NULL OR p.issuer = $3)`
+ WHERE ($2::bigint IS NULL OR a.patient_id = $2)
+   AND ($3::bigint IS NULL OR a.organization_id = $3)
+   AND ($4::text IS NULL OR p.issuer = $4)`
 
 // Appointment reads one appointment, or refuses with NOT_FOUND if there is none that the actor
 // may see.
 func (s *Service) Appointment(ctx context.Context, actor Actor, id AppointmentID) (Appointment, error) {
-	found, err := s.read(ctx, actor, readSQL+` AND a.id = $4`, id)
+	found, err := s.read(ctx, actor, readSQL+` AND a.id = $5`, id)
 	if err != nil {
 		return Appointment{}, err
 	}
@@ -135,9 +144,9 @@ func (s *Service) PatientAppointments(ctx context.Context, actor Actor, page Pag
 		return AppointmentPage{}, err
 	}
 	return s.page(ctx, actor, page, readSQL+`
-   AND ($4::timestamptz IS NULL OR (lower(a.during), a.id) < ($4, $5))
+   AND ($5::timestamptz IS NULL OR (lower(a.during), a.id) < ($5, $6))
  ORDER BY lower(a.during) DESC, a.id DESC
- LIMIT $6`)
+ LIMIT $7`)
 }
 
 // DoctorAppointments lists all appointments of a doctor's day, by start. It is for staff of
@@ -147,14 +156,14 @@ func (s *Service) DoctorAppointments(ctx context.Context, actor Actor, doctor Do
 		return AppointmentPage{}, err
 	}
 	return s.page(ctx, actor, page, readSQL+`
-   AND s.doctor_id = $7 AND s.status <> 'WITHDRAWN'
-   AND s.start_at >= (SELECT $8::date::timestamp AT TIME ZONE o.time_zone
-                        FROM doctor d JOIN organization o ON o.id = d.organization_id WHERE d.id = $7)
-   AND s.start_at < (SELECT ($8::date + 1)::timestamp AT TIME ZONE o.time_zone
-                       FROM doctor d JOIN organization o ON o.id = d.organization_id WHERE d.id = $7)
-   AND ($4::timestamptz IS NULL OR (lower(a.during), a.id) > ($4, $5))
+   AND s.doctor_id = $8 AND s.status <> 'WITHDRAWN'
+   AND s.start_at >= (SELECT $9::date::timestamp AT TIME ZONE o.time_zone
+                        FROM doctor d JOIN organization o ON o.id = d.organization_id WHERE d.id = $8)
+   AND s.start_at < (SELECT ($9::date + 1)::timestamp AT TIME ZONE o.time_zone
+                       FROM doctor d JOIN organization o ON o.id = d.organization_id WHERE d.id = $8)
+   AND ($5::timestamptz IS NULL OR (lower(a.during), a.id) > ($5, $6))
  ORDER BY lower(a.during), a.id
- LIMIT $6`, doctor, day.String())
+ LIMIT $7`, doctor, day.String())
 }
 
 // page reads one more than asked for, to learn whether there is more.
@@ -177,7 +186,7 @@ func (s *Service) read(ctx context.Context, actor Actor, sql string, args ...any
 	sees := actor.sees()
 	var found []Appointment
 	err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, _ bool) error {
-		rows, err := conn.Query(ctx, sql, append([]any{sees.patient, sees.organization, sees.registrar}, args...)...)
+		rows, err := conn.Query(ctx, sql, append([]any{s.now(), sees.patient, sees.organization, sees.registrar}, args...)...)
 		if err != nil {
 			return err
 		}

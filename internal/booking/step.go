@@ -1,0 +1,54 @@
+package booking
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The steps from one state of an appointment to the next, as the function step knows them.
+const (
+	stepConfirm = "CONFIRM"
+	stepRelease = "RELEASE"
+	stepCancel  = "CANCEL"
+)
+
+// Step is an appointment after a call that was to change its state.
+type Step struct {
+	Appointment Appointment
+	Changed     bool // false: it was in that state before
+}
+
+// stepSQL runs the rule of a step: one round trip, one transaction.
+const stepSQL = `
+SELECT outcome, ` + appointmentColumns + `
+  FROM step($1, $2, $3, $4, $5, $6, $7, nullif($8, ''))`
+
+// step takes an appointment to its next state, if the actor may see it and the rules allow it.
+func (s *Service) step(ctx context.Context, actor Actor, step string, id AppointmentID, reason string) (Step, error) {
+	if actor.Kind == Anonymous {
+		return Step{}, Refuse(Unauthenticated, "Sign in first.")
+	}
+	var (
+		taken   Step
+		decided outcome
+		sees    = actor.sees()
+	)
+	err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, rerun bool) error {
+		row := conn.QueryRow(ctx, stepSQL, s.now(), step, id, sees.patient, sees.organization, sees.registrar,
+			actor.Caller(), reason)
+		if err := scanAppointment(row, &taken.Appointment, &decided.code); err != nil {
+			return err
+		}
+		taken.Changed = decided.code == outcomeChanged || decided.code == outcomeUnchanged && rerun
+		return nil
+	})
+	if err != nil {
+		return Step{}, fmt.Errorf("booking: %s appointment %d: %w", step, id, err)
+	}
+	if decided.code != outcomeChanged && decided.code != outcomeUnchanged {
+		return Step{}, refusal(decided)
+	}
+	return taken, nil
+}
