@@ -44,6 +44,7 @@ var places = map[booking.Code]place{
 	booking.SlotNotOpen:          inData,
 	booking.AlreadyBooked:        inData,
 	booking.Overlap:              inData,
+	booking.ReferralInUse:        inData,
 	booking.TooLate:              inData,
 	booking.InvalidState:         inData,
 	booking.HoldExpired:          inData,

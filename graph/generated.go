@@ -60,6 +60,9 @@ type DoctorResolver interface {
 }
 type MutationResolver interface {
 	BookAppointment(ctx context.Context, input booking.BookRequest) (*BookAppointmentPayload, error)
+	HoldSlot(ctx context.Context, input booking.BookRequest) (*HoldSlotPayload, error)
+	ConfirmAppointment(ctx context.Context, input ConfirmAppointmentInput) (*ConfirmAppointmentPayload, error)
+	ReleaseHold(ctx context.Context, input ReleaseHoldInput) (*ReleaseHoldPayload, error)
 	CancelAppointment(ctx context.Context, input booking.CancelRequest) (*CancelAppointmentPayload, error)
 	RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error)
 	CreateOrganization(ctx context.Context, input CreateOrganizationInput) (*CreateOrganizationPayload, error)
@@ -116,11 +119,14 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 			graphql.NewInputUnmarshaler("BlockPatientInput", ec.unmarshalInputBlockPatientInput),
 			graphql.NewInputUnmarshaler("BookAppointmentInput", ec.unmarshalInputBookAppointmentInput),
 			graphql.NewInputUnmarshaler("CancelAppointmentInput", ec.unmarshalInputCancelAppointmentInput),
+			graphql.NewInputUnmarshaler("ConfirmAppointmentInput", ec.unmarshalInputConfirmAppointmentInput),
 			graphql.NewInputUnmarshaler("CreateDoctorInput", ec.unmarshalInputCreateDoctorInput),
 			graphql.NewInputUnmarshaler("CreateOrganizationInput", ec.unmarshalInputCreateOrganizationInput),
 			graphql.NewInputUnmarshaler("CreateScheduleInput", ec.unmarshalInputCreateScheduleInput),
 			graphql.NewInputUnmarshaler("GenerateSlotsInput", ec.unmarshalInputGenerateSlotsInput),
+			graphql.NewInputUnmarshaler("HoldSlotInput", ec.unmarshalInputHoldSlotInput),
 			graphql.NewInputUnmarshaler("RegisterPatientInput", ec.unmarshalInputRegisterPatientInput),
+			graphql.NewInputUnmarshaler("ReleaseHoldInput", ec.unmarshalInputReleaseHoldInput),
 			graphql.NewInputUnmarshaler("ShiftInput", ec.unmarshalInputShiftInput),
 			graphql.NewInputUnmarshaler("UnblockPatientInput", ec.unmarshalInputUnblockPatientInput),
 			graphql.NewInputUnmarshaler("UpdateSlotInput", ec.unmarshalInputUpdateSlotInput),
@@ -263,7 +269,19 @@ type Mutation {
   """
   bookAppointment(input: BookAppointmentInput!): BookAppointmentPayload!
 
-  "Cancels an appointment that has not begun. Cancelling again changes nothing and is no error."
+  """
+  Holds one place in a slot for some minutes (` + "`" + `Appointment.expiresAt` + "`" + `), to be booked by
+  ` + "`" + `confirmAppointment` + "`" + `. A repeated call returns the same hold, with whichever key.
+  """
+  holdSlot(input: HoldSlotInput!): HoldSlotPayload!
+
+  "Books what is held. Confirming again changes nothing and is no error."
+  confirmAppointment(input: ConfirmAppointmentInput!): ConfirmAppointmentPayload!
+
+  "Gives a held place back. Releasing again changes nothing and is no error."
+  releaseHold(input: ReleaseHoldInput!): ReleaseHoldPayload!
+
+  "Cancels an appointment that has not begun, or a hold. Cancelling again changes nothing and is no error."
   cancelAppointment(input: CancelAppointmentInput!): CancelAppointmentPayload!
 
   """
@@ -472,8 +490,14 @@ type Appointment {
   doctor: Doctor!
   "The patient."
   patient: Patient!
-  "When it was booked."
+  "The referral it was made with."
+  referralId: String
+  "Why staff let it overlap with another appointment of the patient."
+  overlapReason: String
+  "When it was booked or held."
   createdAt: DateTime!
+  "HELD: when the hold lapses. EXPIRED: when it lapsed."
+  expiresAt: DateTime
   "When it was cancelled."
   cancelledAt: DateTime
   "What was said when it was cancelled."
@@ -552,10 +576,12 @@ enum RefusalCode {
   SLOT_PAST
   "Booking opens later; the message says when."
   SLOT_NOT_OPEN
-  "The patient has this slot already."
+  "The patient has this slot already, booked or held."
   ALREADY_BOOKED
   "The patient has another appointment at that time."
   OVERLAP
+  "There is an appointment for this referral already."
+  REFERRAL_IN_USE
   "It is too late for this."
   TOO_LATE
   "The appointment's state does not allow this."
@@ -580,11 +606,15 @@ input BookAppointmentInput {
   patientId: ID
   "Chosen by the client, new for every request it means, the same for a retry: 1 to 64 printable ASCII characters, no spaces."
   idempotencyKey: String!
+  "The referral, if one is needed: at most 64 characters. There is at most one active appointment for it."
+  referralId: String
+  "Lets the appointment overlap with another one of the patient. For staff, who say why in at most 500 characters."
+  overlapReason: String
 }
 
 "The answer to ` + "`" + `bookAppointment` + "`" + `: an appointment, or errors."
 type BookAppointmentPayload {
-  "The appointment. After ALREADY_BOOKED the one that stands."
+  "The appointment. After ALREADY_BOOKED and REFERRAL_IN_USE the one that stands, if it is this patient's."
   appointment: Appointment
   "True if an earlier call with this key had booked it."
   replayed: Boolean!
@@ -592,6 +622,64 @@ type BookAppointmentPayload {
   errors: [Refusal!]!
   "After SLOT_FULL: the doctor's next slots that can be booked now."
   alternatives: [Slot!]!
+}
+
+"What to hold, and for whom."
+input HoldSlotInput {
+  "The slot."
+  slotId: ID!
+  "For whom. For staff, partners and the system; patients hold for themselves and leave it out."
+  patientId: ID
+  "Chosen by the client, new for every request it means, the same for a retry: 1 to 64 printable ASCII characters, no spaces."
+  idempotencyKey: String!
+  "The referral, if one is needed: at most 64 characters. There is at most one active appointment for it."
+  referralId: String
+  "Lets the appointment overlap with another one of the patient. For staff, who say why in at most 500 characters."
+  overlapReason: String
+}
+
+"The answer to ` + "`" + `holdSlot` + "`" + `: a hold, or errors."
+type HoldSlotPayload {
+  "The hold, or what has become of it. After ALREADY_BOOKED and REFERRAL_IN_USE the appointment that stands, if it is this patient's."
+  appointment: Appointment
+  "True if an earlier call had made the hold."
+  replayed: Boolean!
+  "Why not."
+  errors: [Refusal!]!
+  "After SLOT_FULL: the doctor's next slots that can be booked now."
+  alternatives: [Slot!]!
+}
+
+"Which hold to book."
+input ConfirmAppointmentInput {
+  "The hold."
+  appointmentId: ID!
+}
+
+"The answer to ` + "`" + `confirmAppointment` + "`" + `."
+type ConfirmAppointmentPayload {
+  "The appointment as it is now."
+  appointment: Appointment
+  "False if it was confirmed before."
+  changed: Boolean!
+  "Why not."
+  errors: [Refusal!]!
+}
+
+"Which hold to give back."
+input ReleaseHoldInput {
+  "The hold."
+  appointmentId: ID!
+}
+
+"The answer to ` + "`" + `releaseHold` + "`" + `."
+type ReleaseHoldPayload {
+  "The appointment as it is now."
+  appointment: Appointment
+  "False if it was given back before."
+  changed: Boolean!
+  "Why not."
+  errors: [Refusal!]!
 }
 
 "Which appointment to cancel."
@@ -845,8 +933,14 @@ func (ec *executionContext) childFields_Appointment(ctx context.Context, field g
 		return ec.fieldContext_Appointment_doctor(ctx, field)
 	case "patient":
 		return ec.fieldContext_Appointment_patient(ctx, field)
+	case "referralId":
+		return ec.fieldContext_Appointment_referralId(ctx, field)
+	case "overlapReason":
+		return ec.fieldContext_Appointment_overlapReason(ctx, field)
 	case "createdAt":
 		return ec.fieldContext_Appointment_createdAt(ctx, field)
+	case "expiresAt":
+		return ec.fieldContext_Appointment_expiresAt(ctx, field)
 	case "cancelledAt":
 		return ec.fieldContext_Appointment_cancelledAt(ctx, field)
 	case "cancelReason":
@@ -911,6 +1005,18 @@ func (ec *executionContext) childFields_CancelAppointmentPayload(ctx context.Con
 		return ec.fieldContext_CancelAppointmentPayload_errors(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type CancelAppointmentPayload", field.Name)
+}
+
+func (ec *executionContext) childFields_ConfirmAppointmentPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "appointment":
+		return ec.fieldContext_ConfirmAppointmentPayload_appointment(ctx, field)
+	case "changed":
+		return ec.fieldContext_ConfirmAppointmentPayload_changed(ctx, field)
+	case "errors":
+		return ec.fieldContext_ConfirmAppointmentPayload_errors(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type ConfirmAppointmentPayload", field.Name)
 }
 
 func (ec *executionContext) childFields_CreateDoctorPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -1025,6 +1131,20 @@ func (ec *executionContext) childFields_GenerateSlotsPayload(ctx context.Context
 	return nil, fmt.Errorf("no field named %q was found under type GenerateSlotsPayload", field.Name)
 }
 
+func (ec *executionContext) childFields_HoldSlotPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "appointment":
+		return ec.fieldContext_HoldSlotPayload_appointment(ctx, field)
+	case "replayed":
+		return ec.fieldContext_HoldSlotPayload_replayed(ctx, field)
+	case "errors":
+		return ec.fieldContext_HoldSlotPayload_errors(ctx, field)
+	case "alternatives":
+		return ec.fieldContext_HoldSlotPayload_alternatives(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type HoldSlotPayload", field.Name)
+}
+
 func (ec *executionContext) childFields_Organization(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "id":
@@ -1089,6 +1209,18 @@ func (ec *executionContext) childFields_RegisterPatientPayload(ctx context.Conte
 		return ec.fieldContext_RegisterPatientPayload_created(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type RegisterPatientPayload", field.Name)
+}
+
+func (ec *executionContext) childFields_ReleaseHoldPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "appointment":
+		return ec.fieldContext_ReleaseHoldPayload_appointment(ctx, field)
+	case "changed":
+		return ec.fieldContext_ReleaseHoldPayload_changed(ctx, field)
+	case "errors":
+		return ec.fieldContext_ReleaseHoldPayload_errors(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type ReleaseHoldPayload", field.Name)
 }
 
 func (ec *executionContext) childFields_Slot(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -1327,6 +1459,20 @@ func (ec *executionContext) field_Mutation_cancelAppointment_args(ctx context.Co
 	return args, nil
 }
 
+func (ec *executionContext) field_Mutation_confirmAppointment_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (ConfirmAppointmentInput, error) {
+			return ec.unmarshalNConfirmAppointmentInput2openslotᚋgraphᚐConfirmAppointmentInput(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutation_createDoctor_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -1383,12 +1529,40 @@ func (ec *executionContext) field_Mutation_generateSlots_args(ctx context.Contex
 	return args, nil
 }
 
+func (ec *executionContext) field_Mutation_holdSlot_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (booking.BookRequest, error) {
+			return ec.unmarshalNHoldSlotInput2openslotᚋinternalᚋbookingᚐBookRequest(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutation_registerPatient_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
 	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
 		func(ctx context.Context, v any) (auth.Registration, error) {
 			return ec.unmarshalNRegisterPatientInput2openslotᚋinternalᚋauthᚐRegistration(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_releaseHold_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (ReleaseHoldInput, error) {
+			return ec.unmarshalNReleaseHoldInput2openslotᚋgraphᚐReleaseHoldInput(ctx, v)
 		})
 	if err != nil {
 		return nil, err
@@ -1947,6 +2121,52 @@ func (ec *executionContext) fieldContext_Appointment_patient(_ context.Context, 
 	return fc, nil
 }
 
+func (ec *executionContext) _Appointment_referralId(ctx context.Context, field graphql.CollectedField, obj *booking.Appointment) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Appointment_referralId(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.ReferralID, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Appointment_referralId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Appointment", field, false, false, "String")
+}
+
+func (ec *executionContext) _Appointment_overlapReason(ctx context.Context, field graphql.CollectedField, obj *booking.Appointment) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Appointment_overlapReason(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.OverlapReason, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *string) graphql.Marshaler {
+			return ec.marshalOString2ᚖstring(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Appointment_overlapReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Appointment", field, false, false, "String")
+}
+
 func (ec *executionContext) _Appointment_createdAt(ctx context.Context, field graphql.CollectedField, obj *booking.Appointment) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -1967,6 +2187,29 @@ func (ec *executionContext) _Appointment_createdAt(ctx context.Context, field gr
 	)
 }
 func (ec *executionContext) fieldContext_Appointment_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Appointment", field, false, false, "DateTime")
+}
+
+func (ec *executionContext) _Appointment_expiresAt(ctx context.Context, field graphql.CollectedField, obj *booking.Appointment) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Appointment_expiresAt(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.ExpiresAt, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *time.Time) graphql.Marshaler {
+			return ec.marshalODateTime2ᚖtimeᚐTime(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Appointment_expiresAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Appointment", field, false, false, "DateTime")
 }
 
@@ -2418,6 +2661,93 @@ func (ec *executionContext) _CancelAppointmentPayload_errors(ctx context.Context
 func (ec *executionContext) fieldContext_CancelAppointmentPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "CancelAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ConfirmAppointmentPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *ConfirmAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ConfirmAppointmentPayload_appointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Appointment, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.Appointment) graphql.Marshaler {
+			return ec.marshalOAppointment2ᚖopenslotᚋinternalᚋbookingᚐAppointment(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_ConfirmAppointmentPayload_appointment(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ConfirmAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Appointment(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ConfirmAppointmentPayload_changed(ctx context.Context, field graphql.CollectedField, obj *ConfirmAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ConfirmAppointmentPayload_changed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Changed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ConfirmAppointmentPayload_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ConfirmAppointmentPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _ConfirmAppointmentPayload_errors(ctx context.Context, field graphql.CollectedField, obj *ConfirmAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ConfirmAppointmentPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ConfirmAppointmentPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ConfirmAppointmentPayload",
 		Field:      field,
 		IsMethod:   false,
 		IsResolver: false,
@@ -3116,6 +3446,125 @@ func (ec *executionContext) fieldContext_GenerateSlotsPayload_added(_ context.Co
 	return graphql.NewScalarFieldContext("GenerateSlotsPayload", field, false, false, "Int")
 }
 
+func (ec *executionContext) _HoldSlotPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *HoldSlotPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_HoldSlotPayload_appointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Appointment, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.Appointment) graphql.Marshaler {
+			return ec.marshalOAppointment2ᚖopenslotᚋinternalᚋbookingᚐAppointment(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_HoldSlotPayload_appointment(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "HoldSlotPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Appointment(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _HoldSlotPayload_replayed(ctx context.Context, field graphql.CollectedField, obj *HoldSlotPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_HoldSlotPayload_replayed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Replayed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_HoldSlotPayload_replayed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("HoldSlotPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _HoldSlotPayload_errors(ctx context.Context, field graphql.CollectedField, obj *HoldSlotPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_HoldSlotPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_HoldSlotPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "HoldSlotPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _HoldSlotPayload_alternatives(ctx context.Context, field graphql.CollectedField, obj *HoldSlotPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_HoldSlotPayload_alternatives(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Alternatives, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []booking.Slot) graphql.Marshaler {
+			return ec.marshalNSlot2ᚕopenslotᚋinternalᚋbookingᚐSlotᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_HoldSlotPayload_alternatives(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "HoldSlotPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Slot(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Mutation_bookAppointment(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -3154,6 +3603,138 @@ func (ec *executionContext) fieldContext_Mutation_bookAppointment(ctx context.Co
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Mutation_bookAppointment_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_holdSlot(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_holdSlot(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().HoldSlot(ctx, fc.Args["input"].(booking.BookRequest))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *HoldSlotPayload) graphql.Marshaler {
+			return ec.marshalNHoldSlotPayload2ᚖopenslotᚋgraphᚐHoldSlotPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_holdSlot(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_HoldSlotPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_holdSlot_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_confirmAppointment(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_confirmAppointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().ConfirmAppointment(ctx, fc.Args["input"].(ConfirmAppointmentInput))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *ConfirmAppointmentPayload) graphql.Marshaler {
+			return ec.marshalNConfirmAppointmentPayload2ᚖopenslotᚋgraphᚐConfirmAppointmentPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_confirmAppointment(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_ConfirmAppointmentPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_confirmAppointment_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_releaseHold(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_releaseHold(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().ReleaseHold(ctx, fc.Args["input"].(ReleaseHoldInput))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *ReleaseHoldPayload) graphql.Marshaler {
+			return ec.marshalNReleaseHoldPayload2ᚖopenslotᚋgraphᚐReleaseHoldPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_releaseHold(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_ReleaseHoldPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_releaseHold_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -4393,6 +4974,93 @@ func (ec *executionContext) _RegisterPatientPayload_created(ctx context.Context,
 }
 func (ec *executionContext) fieldContext_RegisterPatientPayload_created(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("RegisterPatientPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _ReleaseHoldPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *ReleaseHoldPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReleaseHoldPayload_appointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Appointment, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.Appointment) graphql.Marshaler {
+			return ec.marshalOAppointment2ᚖopenslotᚋinternalᚋbookingᚐAppointment(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_ReleaseHoldPayload_appointment(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ReleaseHoldPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Appointment(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ReleaseHoldPayload_changed(ctx context.Context, field graphql.CollectedField, obj *ReleaseHoldPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReleaseHoldPayload_changed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Changed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReleaseHoldPayload_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("ReleaseHoldPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _ReleaseHoldPayload_errors(ctx context.Context, field graphql.CollectedField, obj *ReleaseHoldPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_ReleaseHoldPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_ReleaseHoldPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ReleaseHoldPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
 }
 
 func (ec *executionContext) _Slot_id(ctx context.Context, field graphql.CollectedField, obj *booking.Slot) (ret graphql.Marshaler) {
@@ -6222,7 +6890,7 @@ func (ec *executionContext) unmarshalInputBookAppointmentInput(ctx context.Conte
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"slotId", "patientId", "idempotencyKey"}
+	fieldsInOrder := [...]string{"slotId", "patientId", "idempotencyKey", "referralId", "overlapReason"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -6250,6 +6918,20 @@ func (ec *executionContext) unmarshalInputBookAppointmentInput(ctx context.Conte
 				return it, err
 			}
 			it.Key = data
+		case "referralId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("referralId"))
+			data, err := ec.unmarshalOString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Referral = data
+		case "overlapReason":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("overlapReason"))
+			data, err := ec.unmarshalOString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.OverlapReason = data
 		}
 	}
 	return it, nil
@@ -6313,6 +6995,48 @@ func (ec *executionContext) unmarshalInputCancelAppointmentInput(ctx context.Con
 func UnmarshalCancelAppointmentInput(ctx context.Context, raw any) (booking.CancelRequest, error) {
 	var out booking.CancelRequest
 	err := graphql.UnmarshalNamedInputFromContext(ctx, "CancelAppointmentInput", raw, &out)
+	return out, err
+}
+
+func (ec *executionContext) unmarshalInputConfirmAppointmentInput(ctx context.Context, obj any) (ConfirmAppointmentInput, error) {
+	var it ConfirmAppointmentInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"appointmentId"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "appointmentId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("appointmentId"))
+			data, err := ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.AppointmentID = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalConfirmAppointmentInput unmarshals raw into the ConfirmAppointmentInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalConfirmAppointmentInput(ctx context.Context, raw any) (ConfirmAppointmentInput, error) {
+	var out ConfirmAppointmentInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "ConfirmAppointmentInput", raw, &out)
 	return out, err
 }
 
@@ -6534,6 +7258,76 @@ func UnmarshalGenerateSlotsInput(ctx context.Context, raw any) (GenerateSlotsInp
 	return out, err
 }
 
+func (ec *executionContext) unmarshalInputHoldSlotInput(ctx context.Context, obj any) (booking.BookRequest, error) {
+	var it booking.BookRequest
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"slotId", "patientId", "idempotencyKey", "referralId", "overlapReason"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "slotId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("slotId"))
+			data, err := ec.unmarshalNID2openslotᚋinternalᚋbookingᚐSlotID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Slot = data
+		case "patientId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("patientId"))
+			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐPatientID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Patient = data
+		case "idempotencyKey":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("idempotencyKey"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Key = data
+		case "referralId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("referralId"))
+			data, err := ec.unmarshalOString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Referral = data
+		case "overlapReason":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("overlapReason"))
+			data, err := ec.unmarshalOString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.OverlapReason = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalHoldSlotInput unmarshals raw into the HoldSlotInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalHoldSlotInput(ctx context.Context, raw any) (booking.BookRequest, error) {
+	var out booking.BookRequest
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "HoldSlotInput", raw, &out)
+	return out, err
+}
+
 func (ec *executionContext) unmarshalInputRegisterPatientInput(ctx context.Context, obj any) (auth.Registration, error) {
 	var it auth.Registration
 	if obj == nil {
@@ -6601,6 +7395,48 @@ func (ec *executionContext) unmarshalInputRegisterPatientInput(ctx context.Conte
 func UnmarshalRegisterPatientInput(ctx context.Context, raw any) (auth.Registration, error) {
 	var out auth.Registration
 	err := graphql.UnmarshalNamedInputFromContext(ctx, "RegisterPatientInput", raw, &out)
+	return out, err
+}
+
+func (ec *executionContext) unmarshalInputReleaseHoldInput(ctx context.Context, obj any) (ReleaseHoldInput, error) {
+	var it ReleaseHoldInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"appointmentId"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "appointmentId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("appointmentId"))
+			data, err := ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.AppointmentID = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalReleaseHoldInput unmarshals raw into the ReleaseHoldInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalReleaseHoldInput(ctx context.Context, raw any) (ReleaseHoldInput, error) {
+	var out ReleaseHoldInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "ReleaseHoldInput", raw, &out)
 	return out, err
 }
 
@@ -6840,9 +7676,24 @@ func (ec *executionContext) _Appointment(ctx context.Context, sel ast.SelectionS
 				func(ctx context.Context) graphql.Marshaler {
 					return ec._Appointment_patient(ctx, field, obj)
 				})
+		case "referralId":
+			out.Values[i] = ec._Appointment_referralId(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "overlapReason":
+			out.Values[i] = ec._Appointment_overlapReason(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
 		case "createdAt":
 			out.Values[i] = ec._Appointment_createdAt(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "expiresAt":
+			out.Values[i] = ec._Appointment_expiresAt(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
 				atomic.AddUint32(&out.Invalids, 1)
 			}
 		case "cancelledAt":
@@ -7062,6 +7913,49 @@ func (ec *executionContext) _CancelAppointmentPayload(ctx context.Context, sel a
 			}
 		case "errors":
 			out.Values[i] = ec._CancelAppointmentPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var confirmAppointmentPayloadImplementors = []string{"ConfirmAppointmentPayload"}
+
+func (ec *executionContext) _ConfirmAppointmentPayload(ctx context.Context, sel ast.SelectionSet, obj *ConfirmAppointmentPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, confirmAppointmentPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ConfirmAppointmentPayload")
+		case "appointment":
+			out.Values[i] = ec._ConfirmAppointmentPayload_appointment(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "changed":
+			out.Values[i] = ec._ConfirmAppointmentPayload_changed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._ConfirmAppointmentPayload_errors(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
@@ -7493,6 +8387,54 @@ func (ec *executionContext) _GenerateSlotsPayload(ctx context.Context, sel ast.S
 	return out
 }
 
+var holdSlotPayloadImplementors = []string{"HoldSlotPayload"}
+
+func (ec *executionContext) _HoldSlotPayload(ctx context.Context, sel ast.SelectionSet, obj *HoldSlotPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, holdSlotPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("HoldSlotPayload")
+		case "appointment":
+			out.Values[i] = ec._HoldSlotPayload_appointment(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "replayed":
+			out.Values[i] = ec._HoldSlotPayload_replayed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._HoldSlotPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "alternatives":
+			out.Values[i] = ec._HoldSlotPayload_alternatives(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
 var mutationImplementors = []string{"Mutation"}
 
 func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet) graphql.Marshaler {
@@ -7515,6 +8457,27 @@ func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet)
 		case "bookAppointment":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutation_bookAppointment(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "holdSlot":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_holdSlot(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "confirmAppointment":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_confirmAppointment(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "releaseHold":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_releaseHold(ctx, field)
 			})
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
@@ -7907,6 +8870,49 @@ func (ec *executionContext) _RegisterPatientPayload(ctx context.Context, sel ast
 			}
 		case "created":
 			out.Values[i] = ec._RegisterPatientPayload_created(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var releaseHoldPayloadImplementors = []string{"ReleaseHoldPayload"}
+
+func (ec *executionContext) _ReleaseHoldPayload(ctx context.Context, sel ast.SelectionSet, obj *ReleaseHoldPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, releaseHoldPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ReleaseHoldPayload")
+		case "appointment":
+			out.Values[i] = ec._ReleaseHoldPayload_appointment(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "changed":
+			out.Values[i] = ec._ReleaseHoldPayload_changed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._ReleaseHoldPayload_errors(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
@@ -8697,6 +9703,19 @@ func (ec *executionContext) marshalNCancelAppointmentPayload2ᚖopenslotᚋgraph
 	return ec._CancelAppointmentPayload(ctx, sel, v)
 }
 
+func (ec *executionContext) unmarshalNConfirmAppointmentInput2openslotᚋgraphᚐConfirmAppointmentInput(ctx context.Context, v any) (ConfirmAppointmentInput, error) {
+	res, err := ec.unmarshalInputConfirmAppointmentInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNConfirmAppointmentPayload2ᚖopenslotᚋgraphᚐConfirmAppointmentPayload(ctx context.Context, sel ast.SelectionSet, v *ConfirmAppointmentPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "ConfirmAppointmentPayload!")
+		return graphql.Null
+	}
+	return ec._ConfirmAppointmentPayload(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalNCreateDoctorInput2openslotᚋgraphᚐCreateDoctorInput(ctx context.Context, v any) (CreateDoctorInput, error) {
 	res, err := ec.unmarshalInputCreateDoctorInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -8867,6 +9886,19 @@ func (ec *executionContext) marshalNGenerateSlotsPayload2ᚖopenslotᚋgraphᚐG
 		return graphql.Null
 	}
 	return ec._GenerateSlotsPayload(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNHoldSlotInput2openslotᚋinternalᚋbookingᚐBookRequest(ctx context.Context, v any) (booking.BookRequest, error) {
+	res, err := ec.unmarshalInputHoldSlotInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNHoldSlotPayload2ᚖopenslotᚋgraphᚐHoldSlotPayload(ctx context.Context, sel ast.SelectionSet, v *HoldSlotPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "HoldSlotPayload!")
+		return graphql.Null
+	}
+	return ec._HoldSlotPayload(ctx, sel, v)
 }
 
 func (ec *executionContext) unmarshalNID2openslotᚋgraphᚐID(ctx context.Context, v any) (ID, error) {
@@ -9080,6 +10112,19 @@ func (ec *executionContext) marshalNRegisterPatientPayload2ᚖopenslotᚋgraph�
 		return graphql.Null
 	}
 	return ec._RegisterPatientPayload(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNReleaseHoldInput2openslotᚋgraphᚐReleaseHoldInput(ctx context.Context, v any) (ReleaseHoldInput, error) {
+	res, err := ec.unmarshalInputReleaseHoldInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNReleaseHoldPayload2ᚖopenslotᚋgraphᚐReleaseHoldPayload(ctx context.Context, sel ast.SelectionSet, v *ReleaseHoldPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "ReleaseHoldPayload!")
+		return graphql.Null
+	}
+	return ec._ReleaseHoldPayload(ctx, sel, v)
 }
 
 func (ec *executionContext) unmarshalNRole2openslotᚋinternalᚋbookingᚐActorKind(ctx context.Context, v any) (booking.ActorKind, error) {

@@ -44,7 +44,7 @@ type BlockPatientPayload struct {
 
 // The answer to `bookAppointment`: an appointment, or errors.
 type BookAppointmentPayload struct {
-	// The appointment. After ALREADY_BOOKED the one that stands.
+	// The appointment. After ALREADY_BOOKED and REFERRAL_IN_USE the one that stands, if it is this patient's.
 	Appointment *booking.Appointment `json:"appointment,omitempty"`
 	// True if an earlier call with this key had booked it.
 	Replayed bool `json:"replayed"`
@@ -59,6 +59,22 @@ type CancelAppointmentPayload struct {
 	// The appointment as it is now.
 	Appointment *booking.Appointment `json:"appointment,omitempty"`
 	// False if it was cancelled before.
+	Changed bool `json:"changed"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
+}
+
+// Which hold to book.
+type ConfirmAppointmentInput struct {
+	// The hold.
+	AppointmentID ID `json:"appointmentId"`
+}
+
+// The answer to `confirmAppointment`.
+type ConfirmAppointmentPayload struct {
+	// The appointment as it is now.
+	Appointment *booking.Appointment `json:"appointment,omitempty"`
+	// False if it was confirmed before.
 	Changed bool `json:"changed"`
 	// Why not.
 	Errors []Refusal `json:"errors"`
@@ -145,6 +161,18 @@ type GenerateSlotsPayload struct {
 	Added int `json:"added"`
 }
 
+// The answer to `holdSlot`: a hold, or errors.
+type HoldSlotPayload struct {
+	// The hold, or what has become of it. After ALREADY_BOOKED and REFERRAL_IN_USE the appointment that stands, if it is this patient's.
+	Appointment *booking.Appointment `json:"appointment,omitempty"`
+	// True if an earlier call had made the hold.
+	Replayed bool `json:"replayed"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
+	// After SLOT_FULL: the doctor's next slots that can be booked now.
+	Alternatives []booking.Slot `json:"alternatives"`
+}
+
 // Where a page ends.
 type PageInfo struct {
 	// Whether there is more after this page.
@@ -163,6 +191,22 @@ type RegisterPatientPayload struct {
 	Patient *auth.Patient `json:"patient"`
 	// False if the subject was known.
 	Created bool `json:"created"`
+}
+
+// Which hold to give back.
+type ReleaseHoldInput struct {
+	// The hold.
+	AppointmentID ID `json:"appointmentId"`
+}
+
+// The answer to `releaseHold`.
+type ReleaseHoldPayload struct {
+	// The appointment as it is now.
+	Appointment *booking.Appointment `json:"appointment,omitempty"`
+	// False if it was given back before.
+	Changed bool `json:"changed"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
 }
 
 // Working time on one day of the week, cut into slots. Wall-clock times, as in the practice.

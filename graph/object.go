@@ -121,13 +121,16 @@ var payloadObject = object[BookAppointmentPayload]{
 var appointmentObject = object[booking.Appointment]{
 	name: "Appointment",
 	scalars: map[string]func(*booking.Appointment) graphql.Marshaler{
-		"id":           func(a *booking.Appointment) graphql.Marshaler { return MarshalAppointmentID(a.ID) },
-		"status":       func(a *booking.Appointment) graphql.Marshaler { return graphql.MarshalString(string(a.Status)) },
-		"startAt":      func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.StartAt) },
-		"endAt":        func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.EndAt) },
-		"createdAt":    func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.CreatedAt) },
-		"cancelledAt":  func(a *booking.Appointment) graphql.Marshaler { return orNull(a.CancelledAt, MarshalDateTime) },
-		"cancelReason": func(a *booking.Appointment) graphql.Marshaler { return orNull(a.CancelReason, MarshalString) },
+		"id":            func(a *booking.Appointment) graphql.Marshaler { return MarshalAppointmentID(a.ID) },
+		"status":        func(a *booking.Appointment) graphql.Marshaler { return graphql.MarshalString(string(a.Status)) },
+		"startAt":       func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.StartAt) },
+		"endAt":         func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.EndAt) },
+		"referralId":    func(a *booking.Appointment) graphql.Marshaler { return orNull(a.ReferralID, MarshalString) },
+		"overlapReason": func(a *booking.Appointment) graphql.Marshaler { return orNull(a.OverlapReason, MarshalString) },
+		"createdAt":     func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.CreatedAt) },
+		"expiresAt":     func(a *booking.Appointment) graphql.Marshaler { return orNull(a.ExpiresAt, MarshalDateTime) },
+		"cancelledAt":   func(a *booking.Appointment) graphql.Marshaler { return orNull(a.CancelledAt, MarshalDateTime) },
+		"cancelReason":  func(a *booking.Appointment) graphql.Marshaler { return orNull(a.CancelReason, MarshalString) },
 	},
 }
 

@@ -186,6 +186,10 @@ func bookRequest(input map[string]any) (r booking.BookRequest, ok bool) {
 			r.Patient, err = UnmarshalPatientID(text)
 		case name == "idempotencyKey":
 			r.Key, err = UnmarshalString(text)
+		case name == "referralId":
+			r.Referral, err = UnmarshalString(text)
+		case name == "overlapReason":
+			r.OverlapReason, err = UnmarshalString(text)
 		default:
 			return r, false
 		}

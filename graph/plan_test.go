@@ -26,6 +26,8 @@ func bookings(w *world) map[string]struct {
 	ada, ben := w.patient("ada"), w.patient("ben")
 	get[payload](w, ada, book, vars{"s": id(won), "k": "won"})
 	get[payload](w, ada, book, vars{"s": id(full), "k": "full"})
+	kept := w.slot(w.northDoctor, noon(4), 9)
+	get[holdPayload](w, ben, holdSlot, vars{"s": id(kept), "k": "held", "r": "R-1"})
 	gone := get[payload](w, ben, book, vars{"s": id(won), "k": "gone"})
 	get[payload](w, ben, cancel, vars{"a": gone.Appointment.ID, "r": "\"no\" <time>\n"})
 	return map[string]struct {
@@ -34,6 +36,12 @@ func bookings(w *world) map[string]struct {
 	}{
 		"replay":               {ada, vars{"slotId": id(won), "idempotencyKey": "won"}},
 		"replay of cancelled":  {ben, vars{"slotId": id(won), "idempotencyKey": "gone"}},
+		"already held":         {ben, vars{"slotId": id(kept), "idempotencyKey": "twice", "referralId": "R-1"}},
+		"referral in use":      {ada, vars{"slotId": id(kept), "idempotencyKey": "second", "referralId": " R-1 "}},
+		"referral too long":    {ada, vars{"slotId": id(kept), "idempotencyKey": "second", "referralId": strings.Repeat("r", 65)}},
+		"referral null":        {ada, vars{"slotId": id(won), "idempotencyKey": "won", "referralId": nil}},
+		"referral blank":       {ada, vars{"slotId": id(won), "idempotencyKey": "won", "referralId": " "}},
+		"overlap by a patient": {ada, vars{"slotId": id(late), "idempotencyKey": "elsewhere", "overlapReason": "please"}},
 		"full":                 {ben, vars{"slotId": id(full), "idempotencyKey": "late"}},
 		"already booked":       {ada, vars{"slotId": id(won), "idempotencyKey": "twice"}},
 		"overlap":              {ada, vars{"slotId": id(late), "idempotencyKey": "elsewhere"}},
@@ -146,6 +154,7 @@ func TestPlanned(t *testing.T) {
 		`query ($d: ID!, $on: Date!, $yes: Boolean!) { slots(doctorId: $d, date: $on, includeFull: $yes) { asOf } }`:                        false,
 		`mutation ($in: BookAppointmentInput!) { bookAppointment(input: $in) { appointment { patient { id } } } }`:                          false,
 		`mutation ($in: BookAppointmentInput!, $yes: Boolean!) { bookAppointment(input: $in) { replayed @include(if: $yes) } }`:             false,
+		`mutation ($in: HoldSlotInput!) { holdSlot(input: $in) { appointment { id } } }`:                                                    false,
 		`mutation ($s: ID!) { bookAppointment(input: {slotId: $s, idempotencyKey: "k"}) { replayed } }`:                                     false,
 		`mutation ($in: BookAppointmentInput!) { __typename bookAppointment(input: $in) { replayed } }`:                                     false,
 		`mutation ($in: BookAppointmentInput = {slotId: "1", idempotencyKey: "d"}) { bookAppointment(input: $in) { replayed } }`:            false,

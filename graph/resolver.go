@@ -70,6 +70,22 @@ func (r *resolver) book(ctx context.Context, request booking.BookRequest, asked 
 	return r.booked(ctx, request, booked, err, asked)
 }
 
+// hold is the mutation holdSlot; asked is as for book.
+func (r *resolver) hold(ctx context.Context, request booking.BookRequest, asked []string) (*HoldSlotPayload, error) {
+	held, err := r.Booking.Hold(ctx, auth.ActorFrom(ctx), request)
+	payload, err := r.booked(ctx, request, held, err, asked)
+	return (*HoldSlotPayload)(payload), err
+}
+
+// step is the part of their payloads that mutations have in common which change an appointment's state.
+func step(taken booking.Step, err error) (*booking.Appointment, bool, []Refusal, error) {
+	if err != nil {
+		errs, err := refusals(err)
+		return nil, false, errs, err
+	}
+	return &taken.Appointment, taken.Changed, nil, nil
+}
+
 // day is the query slots.
 func (r *resolver) day(ctx context.Context, doctor booking.DoctorID, date booking.Date, full bool) (*availability.Day, error) {
 	day, err := r.Availability.Day(ctx, doctor, date)
@@ -82,7 +98,7 @@ func (r *resolver) day(ctx context.Context, doctor booking.DoctorID, date bookin
 // maxAlternatives is how many slots are offered to whoever came too late.
 const maxAlternatives = 5
 
-// booked makes the payload of a call of Book. Whatever else it tells beside a refusal is help: the
+// booked makes the payload of a call of Book or Hold. Whatever else it tells beside a refusal is help: the
 // refusal stands without it, and nothing is read that nobody asked for. A crowd that is refused must
 // not cost the database a query each.
 func (r *resolver) booked(ctx context.Context, request booking.BookRequest, booked booking.Booking, err error, asked []string) (*BookAppointmentPayload, error) {
@@ -97,7 +113,7 @@ func (r *resolver) booked(ctx context.Context, request booking.BookRequest, book
 	var known *booking.Error
 	errors.As(err, &known)
 	switch {
-	case known.Code == booking.AlreadyBooked && slices.Contains(asked, "appointment"):
+	case known.Existing != 0 && slices.Contains(asked, "appointment"):
 		if standing, err := r.Booking.Appointment(ctx, auth.ActorFrom(ctx), known.Existing); err == nil {
 			payload.Appointment = &standing
 		}

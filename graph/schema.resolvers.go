@@ -31,13 +31,23 @@ func (r *mutationResolver) BookAppointment(ctx context.Context, input booking.Bo
 	return r.book(ctx, input, graphql.CollectAllFields(ctx))
 }
 
+func (r *mutationResolver) HoldSlot(ctx context.Context, input booking.BookRequest) (*HoldSlotPayload, error) {
+	return r.hold(ctx, input, graphql.CollectAllFields(ctx))
+}
+
+func (r *mutationResolver) ConfirmAppointment(ctx context.Context, input ConfirmAppointmentInput) (*ConfirmAppointmentPayload, error) {
+	appointment, changed, errs, err := step(r.Booking.Confirm(ctx, auth.ActorFrom(ctx), booking.AppointmentID(input.AppointmentID)))
+	return &ConfirmAppointmentPayload{Appointment: appointment, Changed: changed, Errors: errs}, err
+}
+
+func (r *mutationResolver) ReleaseHold(ctx context.Context, input ReleaseHoldInput) (*ReleaseHoldPayload, error) {
+	appointment, changed, errs, err := step(r.Booking.Release(ctx, auth.ActorFrom(ctx), booking.AppointmentID(input.AppointmentID)))
+	return &ReleaseHoldPayload{Appointment: appointment, Changed: changed, Errors: errs}, err
+}
+
 func (r *mutationResolver) CancelAppointment(ctx context.Context, input booking.CancelRequest) (*CancelAppointmentPayload, error) {
-	cancelled, err := r.Booking.Cancel(ctx, auth.ActorFrom(ctx), input)
-	if err != nil {
-		errs, err := refusals(err)
-		return &CancelAppointmentPayload{Errors: errs}, err
-	}
-	return &CancelAppointmentPayload{Appointment: &cancelled.Appointment, Changed: cancelled.Changed}, nil
+	appointment, changed, errs, err := step(r.Booking.Cancel(ctx, auth.ActorFrom(ctx), input))
+	return &CancelAppointmentPayload{Appointment: appointment, Changed: changed, Errors: errs}, err
 }
 
 func (r *mutationResolver) RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error) {

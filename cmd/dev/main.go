@@ -1,5 +1,5 @@
 // Command dev runs everything on one machine, for trying and developing: PostgreSQL of its own,
-// Redis in the process, the schema, demo data, and the API with GraphiQL. It prints tokens and
+// Redis in the process, the schema, demo data, a worker, and the API with GraphiQL. It prints tokens and
 // commands to begin with.
 //
 // It is a client of the API like any other: the demo data come in by mutations, so what a fresh
@@ -104,7 +104,8 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 		HTTP:     app.HTTP{GraphiQL: true, ResponseCache: true, GracePeriod: 10 * time.Second},
 		JWT:      jwt(secret),
 	}
-	instance, err := listen(ctx, config, o.Port, slog.New(slog.NewJSONHandler(log, nil)))
+	instanceLog := slog.New(slog.NewJSONHandler(log, nil))
+	instance, err := listen(ctx, config, o.Port, instanceLog)
 	if err != nil {
 		return interrupted(ctx, err)
 	}
@@ -119,6 +120,8 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 		defer cancel() // the API fails: nothing to wait for
 		served <- instance.Run(ctx)
 	}()
+	worked := make(chan error, 1)
+	go func() { worked <- app.Work(ctx, database, instanceLog) }()
 	d := demo{api: "http://" + instance.Addr().String(), config: config, doctors: o.Doctors, stderr: stderr}
 	start, err := d.fill(ctx)
 	if err == nil {
@@ -130,7 +133,7 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 		tell("stopping")
 	}
 	cancel()
-	return errors.Join(interrupted(ctx, err), <-served)
+	return errors.Join(interrupted(ctx, err), <-served, interrupted(ctx, <-worked))
 }
 
 // jwt are tokens signed with a secret of ours.

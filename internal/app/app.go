@@ -2,7 +2,7 @@
 // them in the right order. The operators' commands are here as well.
 //
 //	New   pool ─ schema right? ─ listen on the port
-//	Run   feed ─ hub ─ keys ─ Redis ─ HTTP  until its ctx ends
+//	Run   feed ─ hub ─ keys ─ Redis ─ holds ─ HTTP  until its ctx ends
 //	stop  /readyz says no ─ (drain delay) ─ no new connections, sockets closed with 1001, spread ─
 //	      requests in flight finish ─ feed, hub and Redis end ─ pools close
 //
@@ -56,6 +56,7 @@ type App struct {
 	lists    *availability.Cache
 	patients *auth.Patients
 	auth     *auth.Authenticator
+	booking  *booking.Service
 	graph    *graph.Handler
 	rest     *rest.Handler
 	server   *http.Server
@@ -134,11 +135,11 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tokens (--jwt-…, OPENSLOT_JWT_…): %w", err)
 	}
-	core := booking.New(a.pool, booking.Config{Gate: a.gate})
+	a.booking = booking.New(a.pool, booking.Config{Gate: a.gate})
 	schedules := schedule.New(a.pool, schedule.Config{})
 	lists := availability.New(a.pool, availability.Config{Cache: a.lists})
 	a.graph = graph.New(graph.Parts{
-		Booking:        core,
+		Booking:        a.booking,
 		Schedule:       schedules,
 		Availability:   lists,
 		Hub:            a.hub,
@@ -153,7 +154,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 		Log:            a.log,
 	})
 	a.rest = rest.New(rest.Parts{
-		Booking:        core,
+		Booking:        a.booking,
 		Schedule:       schedules,
 		Availability:   lists,
 		Gate:           a.gate,
@@ -209,6 +210,7 @@ func (a *App) Run(ctx context.Context) error {
 	group.Go(func() error { return a.listener.Run(parts) })
 	group.Go(func() error { return a.hub.Run(parts) })
 	group.Go(func() error { return a.auth.Run(parts) })
+	group.Go(func() error { return a.expire(parts) })
 	if a.redis != nil {
 		group.Go(func() error { return a.redis.Run(parts) })
 	}
@@ -231,6 +233,30 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	a.log.Info("stopped")
 	return nil
+}
+
+// expireEvery is how often an instance looks for holds that have lapsed on somebody's screen.
+const expireEvery = 500 * time.Millisecond
+
+// expire has the holds of doctors whom somebody watches here written down as soon as they lapse, so
+// that screens hear of it within a second, worker or not.
+func (a *App) expire(ctx context.Context) error {
+	tick := time.NewTicker(expireEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		doctors := a.hub.Watched()
+		if len(doctors) == 0 {
+			continue
+		}
+		if _, err := a.booking.Expire(ctx, doctors...); err != nil && ctx.Err() == nil {
+			a.log.Debug("lapsed holds on screens", "error", err)
+		}
+	}
 }
 
 // drain stops the intake and waits for requests in flight, at most for the grace period.

@@ -22,7 +22,8 @@ import (
 
 // commands is the command line of openslot.
 type commands struct {
-	API     apiCommand `cmd:"" help:"Serve the GraphQL API."`
+	API     apiCommand    `cmd:"" help:"Serve the GraphQL API."`
+	Worker  workerCommand `cmd:"" help:"Do what nobody waits for: end holds that have lapsed. Any number may run; they share the work."`
 	Migrate struct {
 		Up      migrateUp      `cmd:"" help:"Bring the schema up to what this program needs. Safe to run from many places at once."`
 		Down    migrateDown    `cmd:"" help:"Take the whole schema away, with all data in it."`
@@ -121,6 +122,26 @@ func (c *apiCommand) Run(at console) error {
 		return err
 	}
 	return instance.Run(at.ctx)
+}
+
+type workerCommand struct {
+	Database
+	LogLevel slog.Level `env:"OPENSLOT_LOG_LEVEL" default:"info" placeholder:"LEVEL" help:"Least level that is logged: debug, info, warn or error."`
+}
+
+func (c *workerCommand) Run(at console) error {
+	return Work(at.ctx, c.Database, slog.New(slog.NewJSONHandler(at.stderr, &slog.HandlerOptions{Level: c.LogLevel})))
+}
+
+// Work does what nobody waits for, until ctx ends, and then returns nil. Any number of workers share
+// the work. It fails if the database is away at first, or its schema is older than the program.
+func Work(ctx context.Context, database Database, log *slog.Logger) error {
+	return database.withPool(ctx, func(pool *pgxpool.Pool) error {
+		log.Info("working")
+		err := booking.New(pool, booking.Config{}).Sweep(ctx, func(err error) { log.Warn("holds could not be ended", "error", err) })
+		log.Info("stopped")
+		return err
+	})
 }
 
 type migrateUp struct{ Database }

@@ -50,7 +50,16 @@ func (s *Service) now() *time.Time {
 	return &now
 }
 
-const slotColumns = `t.id, t.doctor_id, t.start_at, t.end_at, t.opens_at, t.capacity, t.booked_count, t.status, t.version`
+// slotColumns are a slot t as it is with holdsSQL: a place whose hold has lapsed is free, whether or
+// not somebody has written that down.
+const slotColumns = `t.id, t.doctor_id, t.start_at, t.end_at, t.opens_at, t.capacity, t.booked_count - h.lapsed, t.status, t.version`
+
+// holdsSQL joins, to each slot t, how many of its holds have lapsed at z.now, and when the next one
+// will have. It costs a probe of an index for each slot with places taken.
+const holdsSQL = `
+  LEFT JOIN LATERAL (SELECT (count(*) FILTER (WHERE x.expires_at <= z.now))::int AS lapsed,
+                            min(x.expires_at) FILTER (WHERE x.expires_at > z.now) AS lapses
+                       FROM appointment x WHERE t.booked_count > 0 AND x.slot_id = t.id AND x.status = 'HELD') AS h ON true`
 
 // fields are where slotColumns go.
 func fields(s *booking.Slot) []any {
@@ -88,12 +97,16 @@ func (s *Service) Slot(ctx context.Context, id booking.SlotID) (booking.Slot, er
 	return slot, nil
 }
 
-const slotsSQL = `SELECT ` + slotColumns + ` FROM time_slot t WHERE t.id = ANY ($1)`
+const slotsSQL = `
+WITH z AS (SELECT coalesce($2, now()) AS now)
+SELECT ` + slotColumns + `
+  FROM z CROSS JOIN time_slot t` + holdsSQL + `
+ WHERE t.id = ANY ($1)`
 
 // SlotsByID reads many slots with one query, whatever their state: an appointment's slot may have
 // been withdrawn. Ids that name none are left out.
 func (s *Service) SlotsByID(ctx context.Context, ids []booking.SlotID) (map[booking.SlotID]booking.Slot, error) {
-	list, err := s.slots(ctx, slotsSQL, ids)
+	list, err := s.slots(ctx, slotsSQL, ids, s.now())
 	if err != nil {
 		return nil, wrap(err, "read slots")
 	}

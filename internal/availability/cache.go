@@ -30,9 +30,9 @@ const (
 //
 //	reader ──▶ memory ──▶ Redis ──▶ PostgreSQL      for those who wait for the same list, once
 //
-// A list is good until the feed tells of a change in it, the next of its slots begins or opens,
-// or it is listLife old: whichever comes first, and counted from the moment at which its read
-// from the database began. A read that a change has overtaken is answered with and not kept, and
+// A list is good until the feed tells of a change in it, the next of its slots begins or opens, a
+// hold in it lapses, or it is listLife old: whichever comes first, and counted from the moment at
+// which its read from the database began. A read that a change has overtaken is answered with and not kept, and
 // nobody joins a read that began before the last change they could know of.
 //
 // A list that has become old while the feed went on and told of no change need not be read again:

@@ -50,8 +50,8 @@ const slotsOfDaysSQL = `
    AND t.start_at < (($4::date + 1)::timestamp AT TIME ZONE z.zone) + interval '3 hours'`
 
 const daySQL = zoneSQL + `
-SELECT z.zone, z.now, ` + slotColumns + slotsOfDaysSQL + `
-   AND (t.start_at AT TIME ZONE z.zone)::date BETWEEN $3 AND $4
+SELECT z.zone, z.now, h.lapses, ` + slotColumns + slotsOfDaysSQL + `
+   AND (t.start_at AT TIME ZONE z.zone)::date BETWEEN $3 AND $4` + holdsSQL + `
  ORDER BY t.start_at`
 
 // Day reads a doctor's day with one query, unless it is kept in the cache. It refuses with
@@ -59,12 +59,12 @@ SELECT z.zone, z.now, ` + slotColumns + slotsOfDaysSQL + `
 func (s *Service) Day(ctx context.Context, doctor booking.DoctorID, date booking.Date) (Day, error) {
 	if s.config.Cache == nil {
 		untraced(ctx)
-		return s.readDay(ctx, doctor, date)
+		day, _, err := s.readDay(ctx, doctor, date)
+		return day, err
 	}
 	key := listKey{doctor: doctor, from: date, days: 1, slots: true}
 	return fetch(ctx, s.config.Cache, key, func(ctx context.Context) (Day, time.Duration, error) {
-		day, err := s.readDay(ctx, doctor, date)
-		return day, day.life(), err
+		return s.readDay(ctx, doctor, date)
 	})
 }
 
@@ -81,44 +81,51 @@ func (d Day) life() time.Duration {
 	return life
 }
 
-func (s *Service) readDay(ctx context.Context, doctor booking.DoctorID, date booking.Date) (Day, error) {
+// readDay also returns how long it is until the next of the slots begins or opens, or a hold lapses.
+func (s *Service) readDay(ctx context.Context, doctor booking.DoctorID, date booking.Date) (Day, time.Duration, error) {
 	day := Day{Date: date, Slots: []booking.Slot{}}
+	life := time.Duration(math.MaxInt64)
 	rows, err := s.pool.Query(ctx, daySQL, doctor, s.now(), date, date)
 	if err != nil {
-		return Day{}, wrap(err, "day %s of doctor %d", date, doctor)
+		return Day{}, 0, wrap(err, "day %s of doctor %d", date, doctor)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var slot booking.Slot
-		into := append([]any{&day.TimeZone, &day.AsOf}, fields(&slot)...)
-		empty := rows.RawValues()[2] == nil
+		var lapses *time.Time
+		into := append([]any{&day.TimeZone, &day.AsOf, &lapses}, fields(&slot)...)
+		empty := rows.RawValues()[3] == nil
 		if empty {
 			clear(into[2:]) // a nil skips its column
 		}
 		if err := rows.Scan(into...); err != nil {
-			return Day{}, wrap(err, "day %s of doctor %d", date, doctor)
+			return Day{}, 0, wrap(err, "day %s of doctor %d", date, doctor)
 		}
 		if !empty {
 			day.Slots = append(day.Slots, inUTC(slot))
 		}
+		if lapses != nil {
+			life = min(life, lapses.Sub(day.AsOf))
+		}
 	}
 	if err := rows.Err(); err != nil {
-		return Day{}, wrap(err, "day %s of doctor %d", date, doctor)
+		return Day{}, 0, wrap(err, "day %s of doctor %d", date, doctor)
 	}
 	if day.TimeZone == "" {
-		return Day{}, noDoctor()
+		return Day{}, 0, noDoctor()
 	}
 	day.AsOf = day.AsOf.UTC()
-	return day, nil
+	return day, min(life, day.life()), nil
 }
 
 // MaxDays is how many days can be asked for at once.
 const MaxDays = 31
 
 const daysSQL = zoneSQL + `
-SELECT (t.start_at AT TIME ZONE z.zone)::date, sum(t.capacity - t.booked_count), sum(t.capacity),
-       min(t.start_at) FILTER (WHERE t.booked_count < t.capacity), min(t.start_at) - min(z.now)` + slotsOfDaysSQL + `
-   AND t.status = 'OPEN'
+SELECT (t.start_at AT TIME ZONE z.zone)::date, sum(t.capacity - t.booked_count + h.lapsed), sum(t.capacity),
+       min(t.start_at) FILTER (WHERE t.booked_count - h.lapsed < t.capacity),
+       least(min(t.start_at), min(h.lapses)) - min(z.now)` + slotsOfDaysSQL + `
+   AND t.status = 'OPEN'` + holdsSQL + `
  GROUP BY 1`
 
 // Days reads what is left of the n days from, from+1, …, one entry for each, with one query unless
@@ -141,7 +148,7 @@ func (s *Service) Days(ctx context.Context, doctor booking.DoctorID, from bookin
 	})
 }
 
-// readDays also returns how long it is until the next of the slots begins.
+// readDays also returns how long it is until the next of the slots begins or a hold lapses.
 func (s *Service) readDays(ctx context.Context, doctor booking.DoctorID, from booking.Date, n int) ([]booking.DaySummary, time.Duration, error) {
 	days := make([]booking.DaySummary, n)
 	at := make(map[booking.Date]*booking.DaySummary, n)

@@ -6,25 +6,29 @@ import (
 	"openslot/internal/booking"
 )
 
+// lapsedSQL says whether a hold of slot t has lapsed.
+const lapsedSQL = `(SELECT true FROM appointment x WHERE x.slot_id = t.id AND x.status = 'HELD' AND x.expires_at <= w.now LIMIT 1)`
+
 // nextSQL goes along the doctor's slots in both directions from the wanted one, far enough in each
 // for the case that the other has none.
 const nextSQL = `
 WITH w AS (SELECT doctor_id, start_at, coalesce($2, now()) AS now FROM time_slot WHERE id = $1),
+     z AS (SELECT now FROM w),
      n AS ((SELECT t.*, t.start_at - w.start_at AS away
               FROM w, LATERAL (SELECT * FROM time_slot t
                      WHERE t.doctor_id = w.doctor_id AND t.status <> 'WITHDRAWN'
                        AND t.start_at >= w.start_at AND t.start_at > w.now AND t.id <> $1
-                       AND t.status = 'OPEN' AND t.opens_at <= w.now AND t.booked_count < t.capacity
+                       AND t.status = 'OPEN' AND t.opens_at <= w.now AND (t.booked_count < t.capacity OR ` + lapsedSQL + `)
                      ORDER BY t.start_at LIMIT $3) AS t)
            UNION ALL
            (SELECT t.*, w.start_at - t.start_at
               FROM w, LATERAL (SELECT * FROM time_slot t
                      WHERE t.doctor_id = w.doctor_id AND t.status <> 'WITHDRAWN'
                        AND t.start_at < w.start_at AND t.start_at > w.now
-                       AND t.status = 'OPEN' AND t.opens_at <= w.now AND t.booked_count < t.capacity
+                       AND t.status = 'OPEN' AND t.opens_at <= w.now AND (t.booked_count < t.capacity OR ` + lapsedSQL + `)
                      ORDER BY t.start_at DESC LIMIT $3) AS t))
 SELECT ` + slotColumns + `
-  FROM n AS t
+  FROM z CROSS JOIN n AS t` + holdsSQL + `
  ORDER BY t.away, t.start_at DESC
  LIMIT $3`
 

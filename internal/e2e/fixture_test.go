@@ -232,7 +232,10 @@ func (c *clinic) check() {
 			    WHERE status NOT IN ('CANCELLED', 'EXPIRED') GROUP BY slot_id) a ON a.slot_id = s.id
 			 WHERE s.booked_count <> coalesce(a.n, 0) OR s.booked_count > s.capacity`,
 		"one event per change of state": `
-			SELECT (SELECT count(*) + count(*) FILTER (WHERE status = 'CANCELLED') FROM appointment) - (SELECT count(*) FROM outbox_event)`,
+			SELECT count(*) FROM appointment a FULL JOIN (
+			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
+			 WHERE (e.told ~ CASE a.status WHEN 'HELD' THEN '^HELD$' WHEN 'EXPIRED' THEN '^HELD EXPIRED$'
+			            WHEN 'CANCELLED' THEN '^((HELD )?BOOKED CANCELLED|HELD RELEASED)$' ELSE '^(HELD )?BOOKED$' END) IS NOT TRUE`,
 	} {
 		if n := scan[int](c, sql); n != 0 {
 			c.t.Errorf("%s: off by %d", rule, n)

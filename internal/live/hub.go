@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -176,6 +178,13 @@ func (h *Hub) unregister(s *Subscription) {
 			delete(h.doctors, v.doctor)
 		}
 	}
+}
+
+// Watched are the doctors that somebody watches, in no order.
+func (h *Hub) Watched() []booking.DoctorID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Keys(h.doctors))
 }
 
 const timeZonesSQL = `
