@@ -1,0 +1,251 @@
+package booking
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// model is the rules in plain Go, for one caller after the other: what the database has to answer.
+type model struct {
+	now    time.Time
+	slots  []modelSlot
+	claims []*modelClaim
+}
+
+type modelSlot struct {
+	id       SlotID
+	start    time.Time
+	capacity int
+}
+
+type modelClaim struct {
+	id       AppointmentID
+	request  BookRequest
+	hold     bool // as which it was asked for
+	slot     int
+	owner    Actor
+	referral string
+	status   AppointmentStatus
+	expires  time.Time
+}
+
+func (m *model) ids() (ids []SlotID) {
+	for _, s := range m.slots {
+		ids = append(ids, s.id)
+	}
+	return ids
+}
+
+// state is what the claim has come to by now.
+func (m *model) state(c *modelClaim) AppointmentStatus {
+	if c.status == AppointmentHeld && !c.expires.After(m.now) {
+		return AppointmentExpired
+	}
+	return c.status
+}
+
+func (m *model) active(c *modelClaim) bool {
+	return slices.Contains([]AppointmentStatus{AppointmentHeld, AppointmentBooked}, m.state(c))
+}
+
+// find is an active claim of which something is true, or nil.
+func (m *model) find(is func(*modelClaim) bool) *modelClaim {
+	i := slices.IndexFunc(m.claims, func(c *modelClaim) bool { return m.active(c) && is(c) })
+	if i < 0 {
+		return nil
+	}
+	return m.claims[i]
+}
+
+func (m *model) free(slot int) int {
+	free := m.slots[slot].capacity
+	for _, c := range m.claims {
+		if c.slot == slot && m.active(c) {
+			free--
+		}
+	}
+	return free
+}
+
+// claim is what a new request comes to; "" with a claim: that hold stands, "" with nil: won.
+func (m *model) claim(owner Actor, slot int, hold bool, referral string) (Code, *modelClaim) {
+	if !m.slots[slot].start.After(m.now) {
+		return SlotPast, nil
+	}
+	own := m.find(func(c *modelClaim) bool { return c.slot == slot && c.owner == owner })
+	switch {
+	case own != nil && own.status == AppointmentHeld && hold && own.referral == referral:
+		return "", own
+	case own != nil:
+		return AlreadyBooked, own
+	case m.free(slot) == 0:
+		return SlotFull, nil
+	case m.find(func(c *modelClaim) bool { return referral != "" && c.referral == referral }) != nil:
+		return ReferralInUse, nil
+	case m.find(func(c *modelClaim) bool { return c.owner == owner && m.slots[c.slot].start.Equal(m.slots[slot].start) }) != nil:
+		return Overlap, nil
+	}
+	return "", nil
+}
+
+// step is what a step comes to.
+func (m *model) step(step string, c *modelClaim) (Code, bool) {
+	goal := AppointmentCancelled
+	if step == stepConfirm {
+		goal = AppointmentBooked
+	}
+	switch state := m.state(c); {
+	case state == goal:
+		return "", false
+	case state == AppointmentExpired:
+		return HoldExpired, false
+	case state != AppointmentHeld && (state != AppointmentBooked || step != stepCancel):
+		return InvalidState, false
+	case !m.slots[c.slot].start.After(m.now):
+		return TooLate, false
+	}
+	c.status = goal
+	return "", true
+}
+
+// A run is 100 calls on average.
+func init() {
+	for name, n := range map[string]int{"rapid.checks": rounds(300), "rapid.steps": 100} {
+		if err := flag.Set(name, strconv.Itoa(n)); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// Whatever is asked, in whatever order, of two instances, with sweepers in between: the answers are
+// those of the model, and so is what stands afterwards.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	_, elsewhere := p.newDoctor("Elsewhere")
+	p.exec(`UPDATE doctor SET organization_id = $2 WHERE id = $1`, elsewhere, p.organization)
+	rapid.Check(t, func(t *rapid.T) {
+		m := &model{now: now} // each run has slots and patients of its own
+		for at := range 3 {
+			for _, doctor := range []DoctorID{p.doctor, elsewhere} {
+				s := modelSlot{start: now.Add(time.Duration(15+45*at) * time.Minute), capacity: 1 + at%2}
+				s.id = one[SlotID](p, `INSERT INTO time_slot (doctor_id, start_at, end_at, capacity, opens_at, status)
+					VALUES ($1, $2::timestamptz, $2::timestamptz + interval '20 min', $3, '2026-01-01', 'OPEN') RETURNING id`,
+					doctor, s.start, s.capacity)
+				m.slots = append(m.slots, s)
+			}
+		}
+		defer p.exec(`UPDATE time_slot SET status = 'WITHDRAWN' WHERE id = ANY ($1)`, m.ids()) // makes room for the next run's
+		play(t, p, m)
+		p.check()
+	})
+}
+
+// play makes random calls and holds the answers against the model.
+func play(t *rapid.T, p *practice, m *model) {
+	ctx := context.Background()
+	config := patient(now)
+	config.Now = func() time.Time { return m.now }
+	services := []*Service{New(p.pool, config), New(p.pool, config)}
+	patients := p.patients(4)
+	run := fmt.Sprint(m.slots[0].id)
+	any := func() *Service { return rapid.SampledFrom(services).Draw(t, "instance") }
+	some := func() *modelClaim {
+		if len(m.claims) == 0 {
+			t.Skip("nothing to act on")
+		}
+		return rapid.SampledFrom(m.claims).Draw(t, "appointment")
+	}
+	claim := func(hold bool) {
+		slot, owner := rapid.IntRange(0, len(m.slots)-1).Draw(t, "slot"), rapid.SampledFrom(patients).Draw(t, "patient")
+		r := BookRequest{Slot: m.slots[slot].id, Key: fmt.Sprint(len(m.claims), "-", rapid.Uint64().Draw(t, "key"))}
+		if n := rapid.IntRange(0, 3).Draw(t, "referral"); n > 0 {
+			r.Referral = fmt.Sprint("R", n, "-", run)
+		}
+		want, stands := m.claim(owner, slot, hold, r.Referral)
+		b, err := any().claim(ctx, owner, r, hold)
+		got := b.Appointment.ID
+		if err != nil && want == AlreadyBooked {
+			got = asError(p.t, err).Existing
+		}
+		if code(err) != want || stands != nil && got != stands.id || want == "" && b.Replayed != (stands != nil) {
+			t.Fatalf("hold %v of slot %d for patient %d with %q: %+v, %v; want %q, %+v", hold, slot, owner.PatientID, r.Referral, b, err, want, stands)
+		}
+		if want == "" && stands == nil {
+			c := &modelClaim{id: got, request: r, hold: hold, slot: slot, owner: owner, referral: r.Referral, status: AppointmentBooked}
+			if hold {
+				c.status, c.expires = AppointmentHeld, m.now.Add(10*time.Minute)
+			}
+			m.claims = append(m.claims, c)
+		}
+	}
+	step := func(step string) {
+		c := some()
+		want, changed := m.step(step, c)
+		s, err := any().step(ctx, c.owner, step, c.id, "")
+		if code(err) != want || want == "" && (s.Changed != changed || s.Appointment.Status != c.status) {
+			t.Fatalf("%s appointment %d: %+v, %v; want %q, %v, %s", step, c.id, s, err, want, changed, c.status)
+		}
+	}
+	t.Repeat(map[string]func(*rapid.T){
+		"book":    func(*rapid.T) { claim(false) },
+		"hold":    func(*rapid.T) { claim(true) },
+		"hold 2":  func(*rapid.T) { claim(true) },
+		"hold 3":  func(*rapid.T) { claim(true) },
+		"confirm": func(*rapid.T) { step(stepConfirm) },
+		"release": func(*rapid.T) { step(stepRelease) },
+		"cancel":  func(*rapid.T) { step(stepCancel) },
+		"retry": func(*rapid.T) {
+			c := some()
+			b, err := any().claim(ctx, c.owner, c.request, c.hold)
+			if err != nil || !b.Replayed || b.Appointment.ID != c.id || b.Appointment.Status != m.state(c) {
+				t.Fatalf("retry of %+v: %+v, %v", c, b, err)
+			}
+		},
+		"sweep": func(*rapid.T) {
+			if rapid.IntRange(0, 3).Draw(t, "seldom") == 3 { // so that many holds are met that nobody has tidied
+				if _, err := any().Expire(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		"wait": func(*rapid.T) {
+			m.now = m.now.Add(time.Duration(rapid.IntRange(1, 11).Draw(t, "minutes")) * time.Minute)
+		},
+		"": func(*rapid.T) {
+			if got, want := p.standing(m), m.standing(); got != want {
+				t.Fatalf("free places and states\n%s\nwant\n%s", got, want)
+			}
+		},
+	})
+}
+
+// standing is the free places of each slot and the state of each appointment.
+func (m *model) standing() string {
+	var s strings.Builder
+	for i := range m.slots {
+		fmt.Fprint(&s, m.free(i), " ")
+	}
+	for _, c := range m.claims {
+		fmt.Fprint(&s, c.id, "=", m.state(c), " ")
+	}
+	return s.String()
+}
+
+// standing is the same, as the database has it.
+func (p *practice) standing(m *model) string {
+	return one[string](p, `
+		SELECT concat((SELECT string_agg((capacity - booked_count + (SELECT count(*) FROM appointment x
+		                   WHERE x.slot_id = s.id AND x.status = 'HELD' AND x.expires_at <= $2)) || ' ', '' ORDER BY id)
+		                 FROM time_slot s WHERE id = ANY ($1)),
+		              (SELECT string_agg(id || '=' || CASE WHEN status = 'HELD' AND expires_at <= $2 THEN 'EXPIRED' ELSE status END || ' ', '' ORDER BY id)
+		                 FROM appointment WHERE slot_id = ANY ($1)))`, m.ids(), m.now)
+}
