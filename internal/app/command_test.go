@@ -31,6 +31,7 @@ func TestCommands(t *testing.T) {
 	}{
 		{[]string{"migrate", "version"}, 1, "", noSchema},
 		{[]string{"api", "--jwt-issuer=us", "--jwt-secret=" + secret, "--listen=127.0.0.1:0"}, 1, "", noSchema},
+		{[]string{"worker"}, 1, "", noSchema},
 		{[]string{"organization", "create", "--name=Practice", "--time-zone=Europe/Berlin"}, 1, "", noSchema},
 		{[]string{"schedule", "generate", "--all"}, 1, "", noSchema},
 		{[]string{"migrate", "up"}, 0, "The schema is up to date.\n", ""},

@@ -36,6 +36,9 @@ SELECT ` + slotColumns + `
  WHERE t.id = $1 AND t.status <> 'WITHDRAWN' AND ($2::bigint IS NULL OR d.organization_id = $2)
    FOR NO KEY UPDATE OF t`
 
+// expireSlotSQL gives back the places whose holds have lapsed, so that they are in nobody's way.
+const expireSlotSQL = `SELECT expire($1, true, ARRAY[$2::bigint])`
+
 // changeSlotSQL reads the clock under the lock. chk_booked decides whether the places suffice.
 const changeSlotSQL = `
 UPDATE time_slot t SET capacity = coalesce($2, t.capacity), status = coalesce($3, t.status)
@@ -63,6 +66,14 @@ func (s *Service) UpdateSlot(ctx context.Context, actor booking.Actor, id bookin
 		}
 		if change.is(slot) {
 			return nil // no new version that would wake everybody who watches
+		}
+		if change.Capacity != nil && *change.Capacity < slot.Booked {
+			if _, err := tx.Exec(ctx, expireSlotSQL, s.now(), id); err != nil {
+				return err
+			}
+			if err := scanSlot(tx.QueryRow(ctx, lockSlotSQL, id, own), &slot); err != nil {
+				return err
+			}
 		}
 		past := booking.Refuse(booking.SlotPast, "The slot has begun and can't be changed any more.")
 		return orElse(scanSlot(tx.QueryRow(ctx, changeSlotSQL, id, change.Capacity, change.Status, s.now()), &slot), past)

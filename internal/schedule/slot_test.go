@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -127,6 +128,26 @@ func TestB13RaisedCapacityReopens(t *testing.T) {
 	}
 	wantCode(t, book(), "")
 	wantCode(t, book(), booking.SlotFull)
+}
+
+// A hold that has lapsed takes no place: the capacity can be lowered as if it were not there.
+func TestUpdateSlotPastALapsedHold(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	id, single := p.slot(0, 2, 0, booking.SlotOpen), 1
+	core := booking.New(p.pool, booking.Config{Now: p.config.Now, AcquireWait: time.Minute, Persist: time.Minute})
+	for i, claim := range []func(context.Context, booking.Actor, booking.BookRequest) (booking.Booking, error){core.Hold, core.Book} {
+		patient := one[booking.PatientID](p, `INSERT INTO patient (issuer, subject) VALUES ('test', $1) RETURNING id`, fmt.Sprint(i))
+		if _, err := claim(t.Context(), booking.Actor{Kind: booking.Patient, Subject: fmt.Sprint(patient), PatientID: patient}, booking.BookRequest{Slot: id, Key: "k"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := p.UpdateSlot(t.Context(), staff(p.organization), id, SlotChange{Capacity: &single})
+	wantCode(t, err, booking.CapacityInUse)
+	p.exec(`UPDATE appointment SET expires_at = $1 WHERE status = 'HELD'`, p.config.Now())
+	if got, err := p.UpdateSlot(t.Context(), staff(p.organization), id, SlotChange{Capacity: &single}); err != nil || got.Capacity != 1 || got.Booked != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
 
 // Capacity lowered while the place is being booked: one of the two is refused.
