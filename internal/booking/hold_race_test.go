@@ -12,6 +12,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// like is an instance on the same road as another, at another time.
+func (p *practice) like(other *Service, now time.Time) *Service {
+	config := patient(now)
+	config.Plain = other.batcher == nil
+	return New(p.pool, config)
+}
+
 // B04: every entry path obeys the same condition: one place, and it is booked or held, never both.
 func TestRaceOfBookAndHold(t *testing.T) {
 	t.Parallel()
@@ -48,7 +55,7 @@ func TestRaceAtTheLapse(t *testing.T) {
 	t.Parallel()
 	onEachRoad(t, func(t *testing.T, p *practice, service func(i int) *Service) {
 		ctx := context.Background()
-		before, after := p.at(lapse.Add(-time.Microsecond)), p.at(lapse)
+		before, after := p.like(service(0), lapse.Add(-time.Microsecond)), p.like(service(0), lapse)
 		patients := p.patients(4)
 		for _, slot := range p.slots(rounds(500), 1) {
 			held, err := service(0).Hold(ctx, patients[0], BookRequest{Slot: slot, Key: fmt.Sprint(slot)})
@@ -181,7 +188,7 @@ func TestCrossingLapses(t *testing.T) {
 	t.Parallel()
 	onEachRoad(t, func(t *testing.T, p *practice, service func(i int) *Service) {
 		ctx := context.Background()
-		later := []*Service{p.at(lapse), p.at(lapse)}
+		later := []*Service{p.like(service(0), lapse), p.like(service(0), lapse)}
 		_, elsewhere := p.newDoctor("Elsewhere")
 		patients := p.patients(2)
 		for n, slot := range p.slots(rounds(300), 1) {

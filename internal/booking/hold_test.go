@@ -287,9 +287,9 @@ func must[T any](v T, err error) T {
 func TestLapsedHindersNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	onEachRoad(t, func(t *testing.T, p *practice, _ func(int) *Service) {
+	onEachRoad(t, func(t *testing.T, p *practice, service func(int) *Service) {
 		config := patient(lapse)
-		config.Plain = p.service.batcher == nil
+		config.Plain = service(0).batcher == nil
 		later := New(p.pool, config)
 		_, elsewhere := p.newDoctor("Elsewhere")
 		beside := func(slot SlotID) SlotID { // at the same time, elsewhere
