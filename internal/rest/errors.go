@@ -32,6 +32,7 @@ var kinds = map[booking.Code]kind{
 	booking.SlotNotOpen:   {http.StatusConflict, "Booking opens later"},
 	booking.AlreadyBooked: {http.StatusConflict, "The patient has this slot already"},
 	booking.Overlap:       {http.StatusConflict, "The patient has another appointment at that time"},
+	booking.ReferralInUse: {http.StatusConflict, "The referral has an appointment already"},
 	booking.TooLate:       {http.StatusConflict, "Too late for this"},
 	booking.InvalidState:  {http.StatusConflict, "Not in this state"},
 	booking.CapacityInUse: {http.StatusConflict, "More places are taken than that"},
