@@ -340,10 +340,10 @@ func TestLapsedHindersNobody(t *testing.T) {
 		})
 
 		t.Run("Everything", func(t *testing.T) { // of place, patient and referral, each elsewhere
-			full, atTime, withReferral := p.slot(4*time.Hour, 1), p.slot(5*time.Hour, 1), p.slot(6*time.Hour, 1)
+			full, withReferral := p.slot(4*time.Hour, 1), p.slot(6*time.Hour, 1)
 			p.exec(`UPDATE time_slot SET capacity = 2 WHERE id = $1`, full)
 			patient := p.patient()
-			atTime = beside(full)
+			atTime := beside(full)
 			p.hold(patient, atTime, "k1")
 			p.hold(p.patient(), full, "k")
 			p.hold(p.patient(), full, "k")

@@ -116,18 +116,14 @@ func (m *model) step(step string, c *modelClaim) (Code, bool) {
 	return "", true
 }
 
-// A run is 100 calls on average.
-func init() {
-	for name, n := range map[string]int{"rapid.checks": rounds(300), "rapid.steps": 100} {
-		if err := flag.Set(name, strconv.Itoa(n)); err != nil {
-			panic(err)
-		}
-	}
-}
-
 // Whatever is asked, in whatever order, of two instances, with sweepers in between: the answers are
 // those of the model, and so is what stands afterwards.
 func TestModel(t *testing.T) {
+	for name, n := range map[string]int{"rapid.checks": rounds(300), "rapid.steps": 100} { // a run is 100 calls on average
+		if err := flag.Set(name, strconv.Itoa(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	t.Parallel()
 	p := newPractice(t)
 	_, elsewhere := p.newDoctor("Elsewhere")
