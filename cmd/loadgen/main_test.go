@@ -90,7 +90,8 @@ func TestAll(t *testing.T) {
 		if r.Violations != 0 || ours.Errors != 0 {
 			t.Errorf("%s: %d violations, %d errors", r.Scenario, r.Violations, ours.Errors)
 		}
-		if !(ours.PerSecond > 0 && ours.P50 > 0 && ours.P99 >= ours.P50 && floor.PerSecond > 0 && floor.P99 > 0 && r.ratios()[0] > 0) {
+		if !(ours.PerSecond > 0 && ours.P50 > 0 && ours.P99 >= ours.P50 && floor.PerSecond > 0 && floor.P99 > 0) ||
+			r.ratios()[0] <= 0 && min(ours.CPU, floor.CPU) > 0 { // so short a window may have no tick of the CPU's clock in it
 			t.Errorf("%s: %+v against %+v", r.Scenario, ours, floor)
 		}
 		if r.FloorName == "" {

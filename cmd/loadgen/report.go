@@ -38,9 +38,17 @@ func (r *row) add(ours, floor figures, violations int64) {
 // The ratios. Of the first, more is better; of the others, less.
 func perSecond(ours, floor figures) float64 { return ours.PerSecond / floor.PerSecond }
 func p99(ours, floor figures) float64       { return ours.P99 / floor.P99 }
-func cpu(ours, floor figures) float64       { return ours.CPU / floor.CPU }
-func memory(ours, floor figures) float64    { return ours.Memory / floor.Memory }
-func cost(ours, floor figures) float64      { return floor.PerSecond / ours.PerSecond }
+
+// cpu is 0 if a window was too short for the kernel to have counted anything.
+func cpu(ours, floor figures) float64 {
+	if floor.CPU == 0 {
+		return 0
+	}
+	return ours.CPU / floor.CPU
+}
+
+func memory(ours, floor figures) float64 { return ours.Memory / floor.Memory }
+func cost(ours, floor figures) float64   { return floor.PerSecond / ours.PerSecond }
 
 // ratios are those of all rounds, sorted.
 func (r *row) ratios() []float64 {
