@@ -67,7 +67,9 @@ func TestHoldStatus(t *testing.T) {
 		SELECT d.id, s.start_at, s.end_at, 9, s.opens_at FROM d, time_slot AS s WHERE s.id = $2 RETURNING id`, w.practice, open)
 
 	slot := func(id int64) string { return fmt.Sprintf(`{"slotId":%d}`, id) }
-	forAnna := func(id int64, more string) string { return fmt.Sprintf(`{"slotId":%d,"patientId":%d%s}`, id, anna, more) }
+	forAnna := func(id int64, more string) string {
+		return fmt.Sprintf(`{"slotId":%d,"patientId":%d%s}`, id, anna, more)
+	}
 	held, booked := w.hold(patient, "held", slot(full)), w.book(patient, third, "booked")
 	lapsed, started, given := w.hold(patient, "lapsed", slot(fourth)), w.hold(other, "started", slot(begun)), w.hold(other, "given", slot(third))
 	w.exec(`UPDATE appointment SET expires_at = now() - interval '1 second' WHERE id = $1`, lapsed.id())
@@ -145,7 +147,7 @@ func TestHoldStatus(t *testing.T) {
 		checkHeaders(t, tt.name, a)
 	}
 	for n := 0; ; n++ {
-		a := w.hold(other, fmt.Sprint("n", n), slot(full))
+		a := w.hold(w.token(booking.Patient, "keen"), fmt.Sprint(n), slot(99999999))
 		if a.code() == "RATE_LIMITED" {
 			if checkHeaders(t, "HoldRateLimited", a); a.status != 429 || a.header.Get("Retry-After") == "" {
 				t.Errorf("%d %v", a.status, a.header)
