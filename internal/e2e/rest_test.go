@@ -1,178 +1,14 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
-
-// rest sends a REST request.
-func rest(base, token, method, path, key, body string) (a answer) {
-	request, err := http.NewRequest(method, base+path, strings.NewReader(body))
-	if err != nil {
-		return a
-	}
-	if body != "" {
-		request.Header.Set("Content-Type", "application/json")
-	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	if key != "" {
-		request.Header.Set("Idempotency-Key", key)
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return a
-	}
-	defer response.Body.Close()
-	a.status, a.header = response.StatusCode, response.Header
-	a.body, _ = io.ReadAll(response.Body)
-	return a
-}
-
-// told is what a call came to, in words that both transports have.
-type told struct {
-	Code        string // of a refusal
-	Appointment string // id
-	Status      string // of the appointment
-	Replayed    bool
-	Free        string // id:free of the slots of a list
-}
-
-// transport makes the calls of an app.
-type transport interface {
-	book(base, token string, slot, patient int64, key string) told
-	cancel(base, token, id, reason string) told
-	show(base, token, id string) told
-	list(base string, doctor int64, day string) told
-	register(base, token, subject string) (patient int64)
-}
-
-type overGraphQL struct{}
-
-func toldBy(a answer, field string) (t told) {
-	t.Code = a.code()
-	var data map[string]struct {
-		ID, Status  string // of an appointment itself
-		Appointment struct{ ID, Status string }
-		Replayed    bool
-		Slots       []struct {
-			ID   string
-			Free int
-		}
-	}
-	_ = json.Unmarshal(a.Data, &data)
-	payload := data[field]
-	if t.Code == "" {
-		t.Appointment, t.Status, t.Replayed = payload.Appointment.ID+payload.ID, payload.Appointment.Status+payload.Status, payload.Replayed
-	}
-	for _, s := range payload.Slots {
-		t.Free += fmt.Sprintf("%s:%d ", s.ID, s.Free)
-	}
-	return t
-}
-
-func (overGraphQL) book(base, token string, slot, patient int64, key string) told {
-	input := map[string]any{"slotId": strconv.FormatInt(slot, 10), "idempotencyKey": key}
-	if patient != 0 {
-		input["patientId"] = strconv.FormatInt(patient, 10)
-	}
-	return toldBy(ask(base, token, `mutation ($in: BookAppointmentInput!) { bookAppointment(input: $in) { appointment { id status } replayed errors { code } } }`,
-		map[string]any{"in": input}), "bookAppointment")
-}
-
-func (overGraphQL) cancel(base, token, id, reason string) told {
-	return toldBy(ask(base, token, `mutation ($in: CancelAppointmentInput!) { cancelAppointment(input: $in) { appointment { id status } errors { code } } }`,
-		map[string]any{"in": map[string]any{"appointmentId": id, "reason": reason}}), "cancelAppointment")
-}
-
-func (overGraphQL) show(base, token, id string) told {
-	t := toldBy(ask(base, token, `query ($id: ID!) { appointment(id: $id) { id status } }`, map[string]any{"id": id}), "appointment")
-	if t == (told{}) {
-		t.Code = "NOT_FOUND" // GraphQL's null
-	}
-	return t
-}
-
-func (overGraphQL) list(base string, doctor int64, day string) told {
-	return toldBy(ask(base, "", `query ($d: ID!, $on: Date!) { slots(doctorId: $d, date: $on) { slots { id free } } }`,
-		map[string]any{"d": strconv.FormatInt(doctor, 10), "on": day}), "slots")
-}
-
-func (overGraphQL) register(base, token, subject string) (patient int64) {
-	var data struct {
-		RegisterPatient struct {
-			Patient struct {
-				ID int64 `json:",string"`
-			}
-		}
-	}
-	_ = json.Unmarshal(ask(base, token, `mutation ($s: String!) { registerPatient(input: {subject: $s}) { patient { id } } }`, map[string]any{"s": subject}).Data, &data)
-	return data.RegisterPatient.Patient.ID
-}
-
-type overREST struct{}
-
-func toldByREST(a answer) (t told) {
-	var body struct {
-		Code, Status json.RawMessage // a problem's status is a number
-		ID           json.Number
-		Slots        []struct {
-			ID   int64
-			Free int
-		}
-	}
-	_ = json.Unmarshal(a.body, &body)
-	if a.status >= 300 {
-		return told{Code: strings.Trim(string(body.Code), `"`)}
-	}
-	t.Appointment, t.Status = body.ID.String(), strings.Trim(string(body.Status), `"`)
-	for _, s := range body.Slots {
-		t.Free += fmt.Sprintf("%d:%d ", s.ID, s.Free)
-	}
-	return t
-}
-
-func (overREST) book(base, token string, slot, patient int64, key string) told {
-	body := fmt.Sprintf(`{"slotId":%d}`, slot)
-	if patient != 0 {
-		body = fmt.Sprintf(`{"slotId":%d,"patientId":%d}`, slot, patient)
-	}
-	a := rest(base, token, "POST", "/api/appointments", key, body)
-	t := toldByREST(a)
-	t.Replayed = a.status == http.StatusOK
-	return t
-}
-
-func (overREST) cancel(base, token, id, reason string) told {
-	if reason == "" {
-		return toldByREST(rest(base, token, "DELETE", "/api/appointments/"+id, "", ""))
-	}
-	body, _ := json.Marshal(map[string]string{"reason": reason})
-	return toldByREST(rest(base, token, "POST", "/api/appointments/"+id+"/cancel", "", string(body)))
-}
-
-func (overREST) show(base, token, id string) told {
-	return toldByREST(rest(base, token, "GET", "/api/appointments/"+id, "", ""))
-}
-
-func (overREST) list(base string, doctor int64, day string) told {
-	return toldByREST(rest(base, "", "GET", fmt.Sprintf("/api/doctors/%d/slots?date=%s", doctor, day), "", ""))
-}
-
-func (overREST) register(base, token, subject string) int64 {
-	id, _ := strconv.ParseInt(toldByREST(rest(base, token, "PUT", "/api/patients/"+subject, "", "{}")).Appointment, 10, 64)
-	return id
-}
 
 // Random calls through GraphQL on one database and through REST on its twin come to the same, in
 // what is told, in the rows and in the events.
@@ -186,49 +22,83 @@ func TestTransportsAgree(t *testing.T) {
 	for i, through := range []transport{overGraphQL{}, overREST{}} {
 		c := newClinic(t, 1)
 		api := c.instances[0]
-		slots := append(c.slots(6, 2), 999_999)
+		slots := append(c.slots(6, 3), 999_999)
 		c.exec(`UPDATE time_slot SET status = 'CLOSED' WHERE id = $1`, slots[4])
 		c.exec(`UPDATE time_slot SET opens_at = now() + interval '1 hour' WHERE id = $1`, slots[5])
 		day := scan[string](c, `SELECT (start_at AT TIME ZONE 'Europe/Berlin')::date::text FROM time_slot WHERE id = $1`, slots[2])
 		partner := c.token("partner", "portal")
+		elsewhere := *c // another doctor's slots at the same times
+		elsewhere.doctor = scan[int64](c, `INSERT INTO doctor (organization_id, name) VALUES ($1, 'Dr. Another') RETURNING id`, c.organization)
+		slots = append(slots, elsewhere.slots(4, 3)...)
+		desk := c.token("staff", "desk")
 		var patients []int64
-		for n := range 40 {
-			patients = append(patients, through.register(api, partner, fmt.Sprint("s", n)))
+		for n := range 24 {
+			patients = append(patients, through.register(api, []string{partner, partner, desk}[n%3], fmt.Sprint("s", n)))
 		}
-		tokens := []string{partner, c.token("staff", "desk"), c.token("patient", "p1"), c.token("patient", "p2"), c.token("partner", "other"), ""}
-		random := rand.New(rand.NewPCG(seed, 1))
-		for range 500 {
-			token := tokens[min(random.IntN(12), 5)]
-			if random.IntN(2) == 0 {
-				token = partner
+		tokens := []string{partner, desk, c.token("patient", "p1"), c.token("patient", "p2"), c.token("partner", "other"), ""}
+		note := func(got told) told {
+			answers[i] = append(answers[i], got)
+			if i == 0 {
+				outcomes[got.Code]++
 			}
+			return got
+		}
+		lapse := func(id string) {
+			c.exec(`UPDATE appointment SET expires_at = clock_timestamp() - interval '1 second' WHERE id = $1 AND status = 'HELD'`, id)
+		}
+		// What chance seldom leads to.
+		sure := c.token("patient", "sure")
+		for n, p := range []place{{slot: slots[0]}, {slot: slots[7], hold: true}, {slot: slots[0], hold: true}} {
+			p.key = fmt.Sprint("sure", n)
+			note(through.claim(api, sure, p))
+		}
+		held := note(through.claim(api, sure, place{slot: slots[1], key: "lapses", hold: true}))
+		lapse(held.Appointment)
+		note(through.step(api, sure, "confirm", held.Appointment))
+		random := rand.New(rand.NewPCG(seed, 1))
+		for range 800 {
+			token := tokens[min(random.IntN(12), 5)]
 			n := random.IntN(len(patients))
 			patient := patients[n]
+			if random.IntN(6) > 0 {
+				token = []string{partner, partner, desk}[n%3]
+			}
 			if random.IntN(6) == 0 {
 				n, patient = -1, 0
 			}
 			// Five keys for each patient: the limit of keys, which is a matter of time, lets them pass.
-			slot, key, id := slots[random.IntN(len(slots))], fmt.Sprintf("k%d-%d", n, random.IntN(5)), strconv.Itoa(1+random.IntN(40))
+			p := place{slot: slots[random.IntN(len(slots))], patient: patient, key: fmt.Sprintf("k%d-%d", n, random.IntN(5)), hold: random.IntN(2) == 0}
+			if random.IntN(2) == 0 {
+				p.referral = fmt.Sprint("R-", random.IntN(6))
+			}
+			if random.IntN(12) == 0 || token == desk && random.IntN(2) == 0 {
+				p.overlap = "both doctors"
+			}
+			id := strconv.Itoa(1 + random.IntN(60))
 			reason := []string{"", "away"}[random.IntN(2)]
 			var got told
-			switch random.IntN(8) {
-			case 0, 1, 2, 3, 4:
-				got = through.book(api, token, slot, patient, key)
-			case 5, 6:
+			switch random.IntN(14) {
+			case 0, 1, 2, 3, 4, 5, 6:
+				got = through.claim(api, token, p)
+			case 7, 8:
 				got = through.cancel(api, token, id, reason)
+			case 9, 10:
+				got = through.step(api, token, "confirm", id)
+			case 11:
+				got = through.step(api, token, "release", id)
+			case 12:
+				lapse(id)
 			default:
 				if token != "" { // over REST nobody is told to sign in, over GraphQL there is nothing
 					got = through.show(api, token, id)
 				}
 			}
-			answers[i] = append(answers[i], got)
-			if i == 0 {
-				outcomes[got.Code]++
-			}
+			note(got)
 		}
 		answers[i] = append(answers[i], through.list(api, c.doctor, day))
 		for _, sql := range []string{
-			`SELECT concat_ws(' ', id, slot_id, patient_id, status, idempotency_key, booked_by, cancelled_by, cancel_reason) FROM appointment ORDER BY id`,
+			`SELECT concat_ws(' ', id, slot_id, patient_id, status, idempotency_key, booked_by, cancelled_by, cancel_reason,
+			    referral_id, overlap_reason, expires_at IS NULL) FROM appointment ORDER BY id`,
 			`SELECT concat_ws(' ', id, root_id, type) FROM outbox_event ORDER BY id`,
 			`SELECT concat_ws(' ', id, booked_count, version) FROM time_slot ORDER BY id`,
 		} {
@@ -256,14 +126,15 @@ func TestTransportsAgree(t *testing.T) {
 		t.Errorf("rows and events (-GraphQL +REST):\n%s", diff)
 	}
 	t.Logf("%v", outcomes)
-	for _, code := range []string{"", "SLOT_FULL", "SLOT_CLOSED", "SLOT_NOT_OPEN", "NOT_FOUND", "UNAUTHENTICATED", "INVALID", "IDEMPOTENCY_KEY_REUSED"} {
+	for _, code := range []string{"", "SLOT_FULL", "SLOT_CLOSED", "SLOT_NOT_OPEN", "NOT_FOUND", "UNAUTHENTICATED", "INVALID", "IDEMPOTENCY_KEY_REUSED",
+		"FORBIDDEN", "ALREADY_BOOKED", "OVERLAP", "REFERRAL_IN_USE", "HOLD_EXPIRED", "INVALID_STATE"} {
 		if outcomes[code] == 0 {
 			t.Errorf("nothing came to %q: the calls are not random enough", code)
 		}
 	}
 }
 
-// Callers of both transports race for a slot on two instances: as many win as there are places.
+// Callers of both transports race for a slot on two instances, some to hold it: as many win as there are places.
 func TestMixedRace(t *testing.T) {
 	t.Parallel()
 	c := newClinic(t, 2)
@@ -272,7 +143,7 @@ func TestMixedRace(t *testing.T) {
 		var mu sync.Mutex
 		won, refused := 0, 0
 		together(16, func(i int) {
-			got := through[i%2].book(c.instances[(i/2)%2], c.token("patient", fmt.Sprint(round, "-", i)), slot, 0, "k")
+			got := through[i%2].claim(c.instances[(i/2)%2], c.token("patient", fmt.Sprint(round, "-", i)), place{slot: slot, key: "k", hold: i%3 == 0})
 			mu.Lock()
 			defer mu.Unlock()
 			switch got.Code {
@@ -291,7 +162,7 @@ func TestMixedRace(t *testing.T) {
 	c.check()
 }
 
-// One key at once over both transports books once, and everybody gets the same appointment; then a
+// One key at once over both transports books or holds once, and everybody gets the same appointment; then a
 // retry by the other transport does, too, and another request with the key is refused by both.
 func TestMixedKeys(t *testing.T) {
 	t.Parallel()
@@ -302,7 +173,7 @@ func TestMixedKeys(t *testing.T) {
 		token := c.token("patient", fmt.Sprint(round))
 		var answers [8]told
 		together(len(answers), func(i int) {
-			answers[i] = through[i%2].book(c.instances[(i/2)%2], token, slot, 0, "k")
+			answers[i] = through[i%2].claim(c.instances[(i/2)%2], token, place{slot: slot, key: "k", hold: round%2 == 0})
 		})
 		first := 0
 		for _, a := range answers {
@@ -317,10 +188,10 @@ func TestMixedKeys(t *testing.T) {
 			t.Errorf("%d appointments, %d answers that were no replay", n, first)
 		}
 		for _, by := range through {
-			if a := by.book(c.instances[0], token, slot, 0, "k"); !a.Replayed || a.Appointment != answers[0].Appointment {
+			if a := by.claim(c.instances[0], token, place{slot: slot, key: "k", hold: round%2 == 0}); !a.Replayed || a.Appointment != answers[0].Appointment {
 				t.Errorf("a retry: %+v", a)
 			}
-			if a := by.book(c.instances[1], token, slots[10], 0, "k"); a.Code != "IDEMPOTENCY_KEY_REUSED" {
+			if a := by.claim(c.instances[1], token, place{slot: slots[10], key: "k", hold: round%2 == 0}); a.Code != "IDEMPOTENCY_KEY_REUSED" {
 				t.Errorf("another request: %+v", a)
 			}
 		}

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -10,16 +11,19 @@ import (
 	"openslot/internal/booking"
 )
 
-func bookAppointment(h *Handler, in *request) (reply, error) {
-	var slot, patient idNumber
+func bookAppointment(h *Handler, in *request) (reply, error) { return h.claim(in, h.Booking.Book) }
+
+func holdSlot(h *Handler, in *request) (reply, error) { return h.claim(in, h.Booking.Hold) }
+
+// claim answers with a place that was booked or held.
+func (h *Handler) claim(in *request, claim func(context.Context, booking.Actor, booking.BookRequest) (booking.Booking, error)) (reply, error) {
 	asked := booking.BookRequest{Key: in.key()}
-	in.object(member{"slotId", &slot, wantID, true}, member{"patientId", &patient, wantID, false})
+	in.object(bookMembers(&asked)...)
 	in.accepts(mediaJSON)
 	if err := in.fault(); err != nil {
 		return reply{}, err
 	}
-	asked.Slot, asked.Patient = booking.SlotID(slot), booking.PatientID(patient)
-	booked, err := h.Booking.Book(in.Context(), in.actor, asked)
+	claimed, err := claim(in.Context(), in.actor, asked)
 	var known *booking.Error
 	if err == nil || errors.As(err, &known) && known.Code.Business() {
 		h.tellLimit(in, asked.Patient)
@@ -28,11 +32,21 @@ func bookAppointment(h *Handler, in *request) (reply, error) {
 		return reply{}, &fullError{err, asked.Slot}
 	}
 	status := http.StatusCreated
-	if booked.Replayed {
+	if claimed.Replayed {
 		status = http.StatusOK
 	}
-	return reply{status: status, body: appointment(booked.Appointment),
-		location: "/api/appointments/" + strconv.FormatInt(int64(booked.Appointment.ID), 10)}, nil
+	return reply{status: status, body: appointment(claimed.Appointment),
+		location: "/api/appointments/" + strconv.FormatInt(int64(claimed.Appointment.ID), 10)}, nil
+}
+
+// bookMembers are those of a body that asks for a place.
+func bookMembers(r *booking.BookRequest) []member {
+	return []member{
+		{"slotId", (*idNumber)(&r.Slot), wantID, true},
+		{"patientId", (*idNumber)(&r.Patient), wantID, false},
+		{"referralId", &shortText{&r.Referral, 64}, "text of at most 64 characters", false},
+		{"overlapReason", &shortText{&r.OverlapReason, 500}, "text of at most 500 characters", false},
+	}
 }
 
 // tellLimit says in the answer how many more keys the caller may try for the patient.
@@ -95,6 +109,10 @@ func appointments(in *request, read func(booking.Page) (booking.AppointmentPage,
 	return reply{body: body}, err
 }
 
+func confirmHold(h *Handler, in *request) (reply, error) { return h.step(in, h.Booking.Confirm) }
+
+func releaseHold(h *Handler, in *request) (reply, error) { return h.step(in, h.Booking.Release) }
+
 func deleteAppointment(h *Handler, in *request) (reply, error) { return h.cancel(in, "") }
 
 func cancelAppointment(h *Handler, in *request) (reply, error) {
@@ -104,13 +122,20 @@ func cancelAppointment(h *Handler, in *request) (reply, error) {
 }
 
 func (h *Handler) cancel(in *request, reason string) (reply, error) {
+	return h.step(in, func(ctx context.Context, actor booking.Actor, id booking.AppointmentID) (booking.Step, error) {
+		return h.Booking.Cancel(ctx, actor, booking.CancelRequest{Appointment: id, Reason: reason})
+	})
+}
+
+// step answers with the path's appointment after it was taken to another state.
+func (h *Handler) step(in *request, take func(context.Context, booking.Actor, booking.AppointmentID) (booking.Step, error)) (reply, error) {
 	id := booking.AppointmentID(in.id("appointmentId"))
 	in.accepts(mediaJSON)
 	if err := in.fault(); err != nil {
 		return reply{}, err
 	}
-	cancelled, err := h.Booking.Cancel(in.Context(), in.actor, booking.CancelRequest{Appointment: id, Reason: reason})
-	return reply{body: appointment(cancelled.Appointment)}, err
+	taken, err := take(in.Context(), in.actor, id)
+	return reply{body: appointment(taken.Appointment)}, err
 }
 
 func registerPatient(h *Handler, in *request) (reply, error) {

@@ -204,7 +204,8 @@ func TestBodiesLikeDocument(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	parts := []string{`{`, `}`, `"slotId"`, `"patientId"`, `:`, `:`, `,`, `1`, `77`, `0`, `-1`, `"x"`, `null`, `1.5`, `[`, `]`, `"SlotId"`, ` `, "\n", `true`, `9007199254740991`, `9223372036854775808`}
+	parts := []string{`{`, `}`, `"slotId"`, `"patientId"`, `:`, `:`, `,`, `1`, `77`, `0`, `-1`, `"x"`, `null`, `1.5`, `[`, `]`, `"SlotId"`, ` `, "\n", `true`, `9007199254740991`, `9223372036854775808`,
+		`"referralId"`, `"overlapReason"`, `""`, `" "`, `"` + strings.Repeat("ü", 64) + `"`, `"` + strings.Repeat("r", 64) + ` "`, `"` + strings.Repeat("o", 501) + `"`}
 	taken := 0
 	for range 20_000 {
 		var text strings.Builder
@@ -217,7 +218,7 @@ func TestBodiesLikeDocument(t *testing.T) {
 			value := func() string { return parts[random.IntN(len(parts))] }
 			text.WriteString(`{"slotId":` + value())
 			if random.IntN(2) == 0 {
-				text.WriteString(`,` + []string{`"patientId"`, `"patientId"`, `"slotId"`, `"x"`}[random.IntN(4)] + `:` + value())
+				text.WriteString(`,` + []string{`"patientId"`, `"referralId"`, `"overlapReason"`, `"slotId"`, `"x"`}[random.IntN(5)] + `:` + value())
 			}
 			text.WriteString(`}`)
 		}
@@ -225,15 +226,16 @@ func TestBodiesLikeDocument(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/api/appointments", strings.NewReader(body))
 		r.Header.Set("Content-Type", mediaJSON)
 		r.Header.Set("Idempotency-Key", "k")
-		var slot, patient idNumber
-		ours := decodeObject([]byte(body), []member{{"slotId", &slot, wantID, true}, {"patientId", &patient, wantID, false}}) == nil
+		ours := decodeObject([]byte(body), bookMembers(new(booking.BookRequest))) == nil
 		if body == "" {
 			continue
 		}
 		r.Body = io.NopCloser(strings.NewReader(body))
 		theirs, faults := v.ValidateHttpRequestSync(r)
-		if strings.Count(body, `"slotId"`) > 1 || strings.Count(body, `"patientId"`) > 1 {
-			theirs = theirs && ours // it does not see that a member is there twice
+		for _, name := range []string{`"slotId"`, `"patientId"`, `"referralId"`, `"overlapReason"`} {
+			if strings.Count(body, name) > 1 {
+				theirs = theirs && ours // it does not see that a member is there twice
+			}
 		}
 		if ours != theirs {
 			t.Fatalf("%q: we say %v, by the document %v: %s", body, ours, theirs, words(faults))

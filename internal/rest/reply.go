@@ -188,20 +188,24 @@ func update(u live.Update) updateJSON {
 }
 
 type appointmentJSON struct {
-	ID           booking.AppointmentID     `json:"id"`
-	Status       booking.AppointmentStatus `json:"status"`
-	SlotID       booking.SlotID            `json:"slotId"`
-	DoctorID     booking.DoctorID          `json:"doctorId"`
-	PatientID    booking.PatientID         `json:"patientId"`
-	StartAt      time.Time                 `json:"startAt"`
-	EndAt        time.Time                 `json:"endAt"`
-	CreatedAt    time.Time                 `json:"createdAt"`
-	CancelledAt  *time.Time                `json:"cancelledAt"`
-	CancelReason *string                   `json:"cancelReason"`
+	ID            booking.AppointmentID     `json:"id"`
+	Status        booking.AppointmentStatus `json:"status"`
+	SlotID        booking.SlotID            `json:"slotId"`
+	DoctorID      booking.DoctorID          `json:"doctorId"`
+	PatientID     booking.PatientID         `json:"patientId"`
+	StartAt       time.Time                 `json:"startAt"`
+	EndAt         time.Time                 `json:"endAt"`
+	ReferralID    *string                   `json:"referralId"`
+	OverlapReason *string                   `json:"overlapReason"`
+	CreatedAt     time.Time                 `json:"createdAt"`
+	ExpiresAt     *time.Time                `json:"expiresAt"`
+	CancelledAt   *time.Time                `json:"cancelledAt"`
+	CancelReason  *string                   `json:"cancelReason"`
 }
 
 func appointment(a booking.Appointment) appointmentJSON {
-	return appointmentJSON{a.ID, a.Status, a.SlotID, a.DoctorID, a.PatientID, a.StartAt, a.EndAt, a.CreatedAt, a.CancelledAt, a.CancelReason}
+	return appointmentJSON{a.ID, a.Status, a.SlotID, a.DoctorID, a.PatientID, a.StartAt, a.EndAt, a.ReferralID, a.OverlapReason,
+		a.CreatedAt, a.ExpiresAt, a.CancelledAt, a.CancelReason}
 }
 
 type appointmentPageJSON struct {

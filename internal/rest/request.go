@@ -272,6 +272,24 @@ func (n *idNumber) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// shortText is text in a body that the core would shorten before it looks at its length: we say what
+// the document says, of the text as it was sent.
+type shortText struct {
+	into *string
+	most int // characters
+}
+
+// UnmarshalJSON takes a string that is not too long.
+func (s *shortText) UnmarshalJSON(text []byte) error {
+	if err := json.Unmarshal(text, s.into); err != nil {
+		return err
+	}
+	if utf8.RuneCountInString(*s.into) > s.most {
+		return errors.New("too long")
+	}
+	return nil
+}
+
 const wantID = "a whole number from 1 on, as it was given out"
 
 // body reads the body, which must be JSON by what the headers say.

@@ -69,6 +69,9 @@ var operations = map[string]map[string]operation{
 	"/api/appointments":                        {http.MethodGet: listAppointments, http.MethodPost: bookAppointment},
 	"/api/appointments/{appointmentId}":        {http.MethodGet: getAppointment, http.MethodDelete: deleteAppointment},
 	"/api/appointments/{appointmentId}/cancel": {http.MethodPost: cancelAppointment},
+	"/api/holds":                               {http.MethodPost: holdSlot},
+	"/api/holds/{appointmentId}":               {http.MethodDelete: releaseHold},
+	"/api/holds/{appointmentId}/confirm":       {http.MethodPost: confirmHold},
 	"/api/patients/{subject}":                  {http.MethodPut: registerPatient},
 }
 
