@@ -13,7 +13,7 @@ import (
 // claimSQL runs the booking rule for all calls: one round trip, one transaction.
 const claimSQL = `
 SELECT outcome, opens_at, full_version, decided_at, ` + appointmentColumns + `
-  FROM claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+  FROM claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`
 
 // outcome is what the function claim says of one call.
 type outcome struct {
@@ -128,7 +128,7 @@ func (s *Service) transact(ctx context.Context, calls []*call, wait bool) (outco
 		rerun = again
 		rows, err := conn.Query(ctx, claimSQL, s.now(), wait,
 			r.slots, r.patients, r.keys, r.callers, r.hashes, r.organizations, r.registrars,
-			r.holds, r.referrals, r.overlaps)
+			r.holds, r.referrals, r.overlaps, r.exempt)
 		if err != nil {
 			return err
 		}
@@ -157,6 +157,7 @@ type requests struct {
 	holds     []bool
 	referrals []*string
 	overlaps  []*string
+	exempt    []bool // staff: what a practice asks of its patients does not bind them
 }
 
 func columns(calls []*call) requests {
@@ -166,18 +167,26 @@ func columns(calls []*call) requests {
 		hashes: make([][]byte, n), organizations: make([]OrganizationID, n), registrars: make([]string, n),
 	}
 	for i, c := range calls {
-		if c.hold {
-			if r.holds == nil {
-				r.holds = make([]bool, n)
-			}
-			r.holds[i] = true
-		}
+		r.holds = mark(r.holds, c.hold, i, n)
+		r.exempt = mark(r.exempt, c.actor.Kind == Staff, i, n)
 		r.referrals = with(r.referrals, c.request.Referral, i, n)
 		r.overlaps = with(r.overlaps, c.request.OverlapReason, i, n)
 		r.slots[i], r.patients[i], r.keys[i], r.hashes[i] = c.request.Slot, c.request.Patient, c.request.Key, c.hash
 		r.callers[i], r.organizations[i], r.registrars[i] = c.actor.Caller(), c.actor.Organization, c.actor.Registrar()
 	}
 	return r
+}
+
+// mark sets place i of a column of n, which is made when it is needed, if set.
+func mark(column []bool, set bool, i, n int) []bool {
+	if !set {
+		return column
+	}
+	if column == nil {
+		column = make([]bool, n)
+	}
+	column[i] = true
+	return column
 }
 
 // with puts text, if there is any, at place i of a column of n, which is made when it is needed.

@@ -21,7 +21,7 @@ SELECT DISTINCT x.slot_id
    AND x.slot_id > $2 AND ($3::bigint[] IS NULL OR t.doctor_id = ANY ($3))
  ORDER BY x.slot_id LIMIT $4`
 
-const expireSQL = `SELECT expire($1, $2, $3)`
+const expireSQL = `SELECT release_due($1, $2, $3)`
 
 // Expire writes down which holds have lapsed, for all doctors or, if any are given, for these, and
 // gives their places back. No rule needs it: a hold that has lapsed hinders nobody. But what was

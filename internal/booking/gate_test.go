@@ -100,7 +100,7 @@ func TestGateLookupsTogether(t *testing.T) {
 	shut := p.gatedBy(&gate{admit: func(BookRequest) error { return Refuse(SlotFull, "no") }}, false)
 	slot, patients := p.slot(time.Hour, 600), p.patients(1200)
 	for i := range 600 {
-		p.exec(`SELECT FROM claim($1, true, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY['k'], ARRAY[$4], ARRAY[$5::bytea], ARRAY[0::bigint], ARRAY[''], NULL, NULL, NULL)`,
+		p.exec(`SELECT FROM claim($1, true, ARRAY[$2::bigint], ARRAY[$3::bigint], ARRAY['k'], ARRAY[$4], ARRAY[$5::bytea], ARRAY[0::bigint], ARRAY[''], NULL, NULL, NULL, NULL)`,
 			now, slot, patients[i].PatientID, patients[i].Caller(), BookRequest{Slot: slot, Patient: patients[i].PatientID}.hash(false))
 	}
 	together(len(patients), func(i int) {

@@ -198,7 +198,7 @@ func TestSecondWinsAfterRollback(t *testing.T) {
 	}
 	request := BookRequest{Slot: slot, Patient: first.PatientID, Key: "k"}
 	if _, err := tx.Exec(ctx, claimSQL, now, true, []SlotID{slot}, []PatientID{first.PatientID}, []string{"k"},
-		[]string{first.Caller()}, [][]byte{request.hash(false)}, []OrganizationID{0}, []string{""}, nil, nil, nil); err != nil {
+		[]string{first.Caller()}, [][]byte{request.hash(false)}, []OrganizationID{0}, []string{""}, nil, nil, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	answer := make(chan error)

@@ -23,7 +23,7 @@ type Step struct {
 // stepSQL runs the rule of a step: one round trip, one transaction.
 const stepSQL = `
 SELECT outcome, ` + appointmentColumns + `
-  FROM step($1, $2, $3, $4, $5, $6, $7, nullif($8, ''))`
+  FROM step($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9)`
 
 // step takes an appointment to its next state, if the actor may see it and the rules allow it.
 func (s *Service) step(ctx context.Context, actor Actor, step string, id AppointmentID, reason string) (Step, error) {
@@ -37,7 +37,7 @@ func (s *Service) step(ctx context.Context, actor Actor, step string, id Appoint
 	)
 	err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, rerun bool) error {
 		row := conn.QueryRow(ctx, stepSQL, s.now(), step, id, sees.patient, sees.organization, sees.registrar,
-			actor.Caller(), reason)
+			actor.Caller(), reason, actor.Kind == Staff)
 		if err := scanAppointment(row, &taken.Appointment, &decided.code); err != nil {
 			return err
 		}

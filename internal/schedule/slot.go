@@ -37,7 +37,7 @@ SELECT ` + slotColumns + `
    FOR NO KEY UPDATE OF t`
 
 // expireSlotSQL gives back the places whose holds have lapsed, so that they are in nobody's way.
-const expireSlotSQL = `SELECT expire($1, true, ARRAY[$2::bigint])`
+const expireSlotSQL = `SELECT release_due($1, true, ARRAY[$2::bigint])`
 
 // changeSlotSQL reads the clock under the lock. chk_booked decides whether the places suffice.
 const changeSlotSQL = `

@@ -1,0 +1,3 @@
+DROP FUNCTION release_due(timestamptz, boolean, bigint[]);
+DROP FUNCTION step(timestamptz, text, bigint, bigint, bigint, text, text, text, boolean);
+DROP FUNCTION give_back(timestamptz, bigint[], int[]);
