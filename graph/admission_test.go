@@ -3,7 +3,6 @@ package graph
 import (
 	"context"
 	"net/http"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -11,13 +10,14 @@ import (
 	"github.com/gorilla/websocket"
 
 	"openslot/internal/booking"
+	"openslot/internal/live"
 )
 
 // W9: how many sockets there may be. Whoever leaves makes room.
 func TestSocketLimits(t *testing.T) {
 	t.Parallel()
-	limited := func(t *testing.T, limits SocketLimits) *world {
-		return newWorld(t, func(p *Parts) { p.SocketLimits = limits })
+	limited := func(t *testing.T, limits live.Limits) *world {
+		return newWorld(t, func(p *Parts) { p.Admission = live.NewAdmission(limits, nil) })
 	}
 	// refused connects in vain.
 	refused := func(w *world, status int, code booking.Code, headers ...string) {
@@ -38,7 +38,7 @@ func TestSocketLimits(t *testing.T) {
 	bearer := func(token string) string { return "Authorization: Bearer " + token }
 	t.Run("ActorAtUpgrade", func(t *testing.T) {
 		t.Parallel()
-		w := limited(t, SocketLimits{PerActor: 2, PerPartner: 3, PerPeer: 1})
+		w := limited(t, live.Limits{PerActor: 2, PerPartner: 3, PerPeer: 1})
 		for token, n := range map[string]int{w.patient("a"): 2, w.patient("b"): 2, w.staff(): 2, w.token(booking.Partner, "p", 0): 3} {
 			first := w.dial(bearer(token))
 			for range n - 1 {
@@ -58,7 +58,7 @@ func TestSocketLimits(t *testing.T) {
 	})
 	t.Run("ActorAtInit", func(t *testing.T) {
 		t.Parallel()
-		w := limited(t, SocketLimits{PerActor: 2, PerPeer: 1})
+		w := limited(t, live.Limits{PerActor: 2, PerPeer: 1})
 		w.connect(w.patient("a")) // an anonymous place, given back with each init
 		w.connect(w.patient("a"))
 		third := w.dial()
@@ -78,20 +78,18 @@ func TestSocketLimits(t *testing.T) {
 	})
 	t.Run("Instance", func(t *testing.T) {
 		t.Parallel()
-		w := limited(t, SocketLimits{Total: 2})
+		w := limited(t, live.Limits{Total: 2})
 		w.connect("")
 		last := w.connect(w.patient("a"))
 		refused(w, 503, booking.Overloaded)
 		last.conn.Close()
 		await(t, "everything was counted out", func() bool {
-			w.handler.sockets.admission.mu.Lock()
-			defer w.handler.sockets.admission.mu.Unlock()
-			return w.handler.sockets.admission.total == 1 && len(w.handler.sockets.admission.places) == 1
+			return w.handler.sockets.admission.Open() == 1
 		})
 	})
 	t.Run("FailedUpgrade", func(t *testing.T) {
 		t.Parallel()
-		w := limited(t, SocketLimits{Total: 1})
+		w := limited(t, live.Limits{Total: 1})
 		for range 3 {
 			if a := w.send(http.MethodGet, w.url, "", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Protocol: "+subprotocol); a.Status != 400 {
 				t.Errorf("%d %s", a.Status, a.Body)
@@ -99,35 +97,6 @@ func TestSocketLimits(t *testing.T) {
 		}
 		w.connect("")
 	})
-}
-
-// Who an anonymous peer is: never what it says itself.
-func TestPeer(t *testing.T) {
-	t.Parallel()
-	a := newAdmission(SocketLimits{}, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")})
-	for _, tt := range []struct {
-		remote    string
-		forwarded []string
-		want      string
-	}{
-		{"203.0.113.5:80", nil, "203.0.113.5/32"},
-		{"203.0.113.5:80", []string{"198.51.100.1"}, "203.0.113.5/32"}, // no proxy of ours
-		{"10.1.2.3:80", nil, "10.1.2.3/32"},
-		{"10.1.2.3:80", []string{"198.51.100.1"}, "198.51.100.1/32"},
-		{"10.1.2.3:80", []string{"1.1.1.1, 198.51.100.1"}, "198.51.100.1/32"},             // 1.1.1.1 is invented
-		{"10.1.2.3:80", []string{"1.1.1.1", "198.51.100.1 ,10.9.9.9"}, "198.51.100.1/32"}, // two proxies, two headers
-		{"10.1.2.3:80", []string{"198.51.100.1, nonsense"}, "10.1.2.3/32"},
-		{"10.1.2.3:80", []string{"10.9.9.9"}, "10.9.9.9/32"},
-		{"[fd00::1]:80", []string{"2001:db8:1:2:3::4"}, "2001:db8:1:2::/64"},
-		{"[2001:db8::1%eth0]:80", []string{"1.1.1.1"}, "2001:db8::/64"},
-		{"[::ffff:203.0.113.5]:80", nil, "203.0.113.5/32"},
-		{"@", nil, "invalid Prefix"},
-	} {
-		r := &http.Request{RemoteAddr: tt.remote, Header: http.Header{"X-Forwarded-For": tt.forwarded}}
-		if got := a.peer(r).String(); got != tt.want {
-			t.Errorf("%s %q: %s, want %s", tt.remote, tt.forwarded, got, tt.want)
-		}
-	}
 }
 
 // Whoever sends too much is closed with 1008, whatever it is that is sent.

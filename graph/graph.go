@@ -24,7 +24,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -58,10 +57,8 @@ type Parts struct {
 	KeepResponses bool
 	// Introspection lets clients read the contract, as GraphiQL does: for development.
 	Introspection bool
-	// SocketLimits is how many websockets may be open at once.
-	SocketLimits SocketLimits
-	// TrustedProxies are the networks of proxies whose X-Forwarded-For says who an anonymous peer is.
-	TrustedProxies []netip.Prefix
+	// Admission counts sockets and streams; nil = one of its own, with the default limits.
+	Admission *live.Admission
 	// CloseSpread is how long Close takes to end all sockets, so that their clients come back in a
 	// trickle; it is shortened to what Close has. 0 = all at once.
 	CloseSpread time.Duration
@@ -90,6 +87,9 @@ type Handler struct {
 // New makes a handler.
 func New(parts Parts) *Handler {
 	parts.patience = cmp.Or(parts.patience, operationPatience)
+	if parts.Admission == nil {
+		parts.Admission = live.NewAdmission(live.Limits{}, nil)
+	}
 	r := &resolver{parts, presenter{cmp.Or(parts.Log, slog.Default())}}
 	exec := executor.New(NewExecutableSchema(Config{Resolvers: r}))
 	exec.SetErrorPresenter(r.presenter.present)

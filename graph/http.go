@@ -33,6 +33,15 @@ type problem struct {
 
 func invalid(status int, message string) *problem { return &problem{status, booking.Invalid, message} }
 
+// noRoom is a refusal of the admission.
+func noRoom(full *booking.Error) *problem {
+	status := http.StatusServiceUnavailable
+	if full.Code == booking.RateLimited {
+		status = http.StatusTooManyRequests
+	}
+	return &problem{status, full.Code, full.Message}
+}
+
 // post answers a POST request.
 func (h *Handler) post(w http.ResponseWriter, r *http.Request) {
 	media, ok := h.media(w, r)

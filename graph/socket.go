@@ -17,6 +17,7 @@ import (
 
 	"openslot/internal/auth"
 	"openslot/internal/booking"
+	"openslot/internal/live"
 )
 
 const (
@@ -40,8 +41,8 @@ type socket struct {
 	*sockets
 	conn    *websocket.Conn
 	wire    *wire
-	request string // id of the upgrade
-	place   string // as what it is counted. The reader's.
+	request string     // id of the upgrade
+	place   live.Place // as what it is counted. The reader's.
 	rate    *rate.Limiter
 
 	// ctx is that of all operations. The reader puts the identity into it before there are any.
@@ -213,7 +214,8 @@ func (s *socket) admit(payload json.RawMessage) {
 			return
 		}
 	}
-	if !s.admission.move(s, identity.Actor) {
+	var room bool
+	if s.place, room = s.admission.Move(s.place, identity.Actor); !room {
 		s.end(closeTryLater, "Too many sockets of this account are open")
 		return
 	}

@@ -55,7 +55,7 @@ func acceptsEvents(r *http.Request) bool {
 
 // streams are all that are open. They count as sockets do, and together with them.
 type streams struct {
-	admission *admission
+	admission *live.Admission
 	spread    time.Duration // over which close ends them
 
 	mu      sync.Mutex
@@ -63,7 +63,7 @@ type streams struct {
 	closing bool
 }
 
-func newStreams(a *admission, spread time.Duration) *streams {
+func newStreams(a *live.Admission, spread time.Duration) *streams {
 	return &streams{admission: a, spread: spread, open: make(map[*stream]struct{})}
 }
 
@@ -74,14 +74,17 @@ func (s *streams) enter(st *stream, r *http.Request) (full *problem) {
 	if s.closing {
 		return &problem{http.StatusServiceUnavailable, booking.Unavailable, "This instance is going away. Connect again."}
 	}
-	if st.place, full = s.admission.enter(auth.ActorFrom(r.Context()), r); full == nil {
-		s.open[st] = struct{}{}
+	place, none := s.admission.Enter(auth.ActorFrom(r.Context()), r)
+	if none != nil {
+		return noRoom(none)
 	}
-	return full
+	st.place = place
+	s.open[st] = struct{}{}
+	return nil
 }
 
 func (s *streams) leave(st *stream) {
-	s.admission.leave(st.place)
+	s.admission.Leave(st.place)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, st)
@@ -109,8 +112,8 @@ func (s *streams) close(ctx context.Context) {
 // shows that it is still here. Each write is bounded: whoever does not read is cut off. Meanwhile
 // updates gather in the subscription, which keeps the latest of each slot.
 type stream struct {
-	lasting bool   // a subscription's
-	place   string // as whose it is counted
+	lasting bool       // a subscription's
+	place   live.Place // as whose it is counted
 	pace    pace
 	ctx     context.Context
 	end     context.CancelCauseFunc // with one of the reasons above
@@ -144,7 +147,7 @@ func (h *Handler) events(ctx context.Context, w http.ResponseWriter, r *http.Req
 	st := &stream{w: w, control: http.NewResponseController(w), pace: h.sockets.pace,
 		lasting: errs == nil && operation.Operation.Operation == ast.Subscription}
 	if full := h.streams.enter(st, r); full != nil {
-		w.Header().Set("Retry-After", strconv.Itoa(seconds(comeBack)))
+		w.Header().Set("Retry-After", strconv.Itoa(seconds(live.ComeBack)))
 		refuse(w, mediaJSON, full)
 		return
 	}

@@ -16,6 +16,7 @@ import (
 
 	"openslot/internal/auth"
 	"openslot/internal/booking"
+	"openslot/internal/live"
 )
 
 // reader is a client of an event stream.
@@ -271,15 +272,15 @@ func TestStreamEnds(t *testing.T) {
 		t.Errorf("%d %v", r.res.StatusCode, r.res.Header)
 	}
 	await(t, "all are gone", func() bool { return w.openStreams() == 0 })
-	if places := w.handler.sockets.admission.places; len(places) != 0 {
-		t.Errorf("left: %v", places)
+	if n := w.handler.sockets.admission.Open(); n != 0 {
+		t.Errorf("left: %d", n)
 	}
 }
 
 // Streams are counted with the sockets of their caller, and those of nobody with those of their address.
 func TestStreamLimits(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(p *Parts) { p.SocketLimits = SocketLimits{PerActor: 3, PerPeer: 2} })
+	w := newWorld(t, func(p *Parts) { p.Admission = live.NewAdmission(live.Limits{PerActor: 3, PerPeer: 2}, nil) })
 	variables := vars{"d": []string{id(w.northDoctor)}, "day": noon(1).Format(time.DateOnly)}
 	for _, c := range []struct {
 		token string

@@ -18,6 +18,7 @@ import (
 
 	"openslot/internal/auth"
 	"openslot/internal/booking"
+	"openslot/internal/live"
 )
 
 // subprotocol is the only one spoken here. The older graphql-ws has no acknowledged end of
@@ -64,7 +65,7 @@ type sockets struct {
 	pace      pace
 	spread    time.Duration // over which close ends them
 	upgrader  websocket.Upgrader
-	admission *admission
+	admission *live.Admission
 	shapes    *shapes
 	courier   courier
 
@@ -77,7 +78,7 @@ type sockets struct {
 func newSockets(exec graphql.GraphExecutor, parts Parts, responses *responses) *sockets {
 	s := &sockets{
 		exec: exec, auth: parts.Auth, responses: responses, origins: parts.AllowedOrigins,
-		pace: defaultPace, spread: parts.CloseSpread, admission: newAdmission(parts.SocketLimits, parts.TrustedProxies),
+		pace: defaultPace, spread: parts.CloseSpread, admission: parts.Admission,
 		shapes: newShapes(), open: map[*socket]struct{}{},
 		upgrader: websocket.Upgrader{
 			Subprotocols:    []string{subprotocol},
@@ -111,16 +112,16 @@ func (s *sockets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	identity := auth.IdentityFrom(r.Context())
-	place, full := s.admission.enter(identity.Actor, r)
+	place, full := s.admission.Enter(identity.Actor, r)
 	if full != nil {
-		w.Header().Set("Retry-After", strconv.Itoa(seconds(comeBack)))
-		refuse(w, mediaJSON, full)
+		w.Header().Set("Retry-After", strconv.Itoa(seconds(live.ComeBack)))
+		refuse(w, mediaJSON, noRoom(full))
 		return
 	}
 	hijacker := &hijacker{ResponseWriter: w, patience: s.pace.write}
 	conn, err := s.upgrader.Upgrade(hijacker, r, nil)
 	if err != nil { // answered by the upgrader
-		s.admission.leave(place)
+		s.admission.Leave(place)
 		return
 	}
 	sock := &socket{sockets: s, conn: conn, wire: hijacker.wire, place: place, request: r.Header.Get(requestIDHeader), rate: rate.NewLimiter(maxRate, maxBurst)}
@@ -150,7 +151,7 @@ func (s *sockets) enter(sock *socket) {
 }
 
 func (s *sockets) leave(sock *socket) {
-	s.admission.leave(sock.place)
+	s.admission.Leave(sock.place)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, sock)

@@ -138,6 +138,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 	a.booking = booking.New(a.pool, booking.Config{Gate: a.gate})
 	schedules := schedule.New(a.pool, schedule.Config{})
 	lists := availability.New(a.pool, availability.Config{Cache: a.lists})
+	admission := live.NewAdmission(a.config.HTTP.Sockets.limits(), a.config.HTTP.Sockets.TrustedProxies)
 	a.graph = graph.New(graph.Parts{
 		Booking:        a.booking,
 		Schedule:       schedules,
@@ -148,8 +149,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 		AllowedOrigins: a.config.HTTP.AllowedOrigins,
 		KeepResponses:  a.config.HTTP.ResponseCache,
 		Introspection:  a.config.HTTP.GraphiQL,
-		SocketLimits:   a.config.HTTP.Sockets.limits(),
-		TrustedProxies: a.config.HTTP.Sockets.TrustedProxies,
+		Admission:      admission,
 		CloseSpread:    a.config.HTTP.Sockets.CloseSpread,
 		Log:            a.log,
 	})
@@ -161,6 +161,7 @@ func (a *App) handler(ctx context.Context) (http.Handler, error) {
 		Hub:            a.hub,
 		Auth:           a.auth,
 		Patients:       a.patients,
+		Admission:      admission,
 		AllowedOrigins: a.config.HTTP.AllowedOrigins,
 		Log:            a.log,
 	})

@@ -9,9 +9,9 @@ import (
 	"net/url"
 	"time"
 
-	"openslot/graph"
 	"openslot/internal/auth"
 	"openslot/internal/booking"
+	"openslot/internal/live"
 )
 
 // Config is everything that can be set, by flags or by the environment. Where both say
@@ -52,10 +52,10 @@ type HTTP struct {
 
 // Sockets says how many websockets one instance takes, and how it lets go of them.
 type Sockets struct {
-	Most           int            `name:"sockets" env:"OPENSLOT_SOCKETS" default:"20000" placeholder:"N" help:"Most websockets at once. Each takes a file descriptor."`
-	PerActor       int            `name:"sockets-per-actor" env:"OPENSLOT_SOCKETS_PER_ACTOR" default:"20" placeholder:"N" help:"Most websockets at once of one patient or staff member."`
-	PerPartner     int            `name:"sockets-per-partner" env:"OPENSLOT_SOCKETS_PER_PARTNER" default:"200" placeholder:"N" help:"Most websockets at once of one partner."`
-	PerPeer        int            `name:"sockets-per-peer" env:"OPENSLOT_SOCKETS_PER_PEER" default:"1000" placeholder:"N" help:"Most websockets at once, without a token, from one network address."`
+	Most           int            `name:"sockets" env:"OPENSLOT_SOCKETS" default:"20000" placeholder:"N" help:"Most websockets and event streams at once. Each takes a file descriptor."`
+	PerActor       int            `name:"sockets-per-actor" env:"OPENSLOT_SOCKETS_PER_ACTOR" default:"20" placeholder:"N" help:"Most of them at once of one patient or staff member."`
+	PerPartner     int            `name:"sockets-per-partner" env:"OPENSLOT_SOCKETS_PER_PARTNER" default:"200" placeholder:"N" help:"Most of them at once of one partner."`
+	PerPeer        int            `name:"sockets-per-peer" env:"OPENSLOT_SOCKETS_PER_PEER" default:"1000" placeholder:"N" help:"Most of them at once, without a token, from one network address."`
 	TrustedProxies []netip.Prefix `env:"OPENSLOT_TRUSTED_PROXIES" placeholder:"NETWORK" help:"Networks of your load balancers (10.0.0.0/8, separated by commas): from these X-Forwarded-For says which address that is."`
 	CloseSpread    time.Duration  `env:"OPENSLOT_CLOSE_SPREAD" default:"5s" help:"Over how long websockets are closed once the process is told to stop, so that their clients come back in a trickle. Counts into the grace period."`
 }
@@ -72,8 +72,8 @@ func (s Sockets) Validate() error {
 }
 
 // limits is what the transport wants to know.
-func (s Sockets) limits() graph.SocketLimits {
-	return graph.SocketLimits{Total: s.Most, PerActor: s.PerActor, PerPartner: s.PerPartner, PerPeer: s.PerPeer}
+func (s Sockets) limits() live.Limits {
+	return live.Limits{Total: s.Most, PerActor: s.PerActor, PerPartner: s.PerPartner, PerPeer: s.PerPeer}
 }
 
 // JWT says whose tokens are trusted: signed with a secret of ours (development), or by a key

@@ -46,6 +46,7 @@ type Parts struct {
 	Hub          *live.Hub
 	Auth         *auth.Authenticator
 	Patients     *auth.Patients
+	Admission    *live.Admission // counts streams; nil = one of its own, with the default limits
 
 	// AllowedOrigins are those of web pages, besides the API's own, that may use it: scheme://host[:port].
 	AllowedOrigins []string
@@ -93,6 +94,9 @@ type Handler struct {
 func New(parts Parts) *Handler {
 	parts.Log = cmp.Or(parts.Log, slog.Default())
 	parts.pulse = cmp.Or(parts.pulse, streamPulse)
+	if parts.Admission == nil {
+		parts.Admission = live.NewAdmission(live.Limits{}, nil)
+	}
 	h := &Handler{Parts: parts}
 	h.going, h.close = context.WithCancel(context.Background())
 	h.mux = http.NewServeMux()

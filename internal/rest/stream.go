@@ -27,10 +27,17 @@ func goingAway() error {
 }
 
 // stream writes what a subscription brings as server-sent events, until the client goes, its token
-// expires, its access is blocked or the handler is closed. The client is told to come back after a while of its own, so that
-// after a deploy not everybody does at once.
+// expires, its access is blocked or the handler is closed. The client is told to come back after a
+// while of its own, so that after a deploy not everybody does at once. Streams are counted with the
+// sockets of their caller.
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, subscription *live.Subscription) {
 	defer subscription.Close()
+	place, full := h.Admission.Enter(auth.ActorFrom(r.Context()), r)
+	if full != nil {
+		h.fail(w, r, full)
+		return
+	}
+	defer h.Admission.Leave(place)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(h.going, cancel)()

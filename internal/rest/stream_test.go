@@ -12,6 +12,7 @@ import (
 
 	"openslot/internal/auth"
 	"openslot/internal/booking"
+	"openslot/internal/live"
 )
 
 // watcher reads a stream line by line.
@@ -178,5 +179,29 @@ func TestStreamBlocked(t *testing.T) {
 	w.slot(0, 3)
 	if u := other.update(); len(u.Slots) != 1 {
 		t.Errorf("%+v", u)
+	}
+}
+
+// Streams are counted, with their caller's or, without a token, with their address's, and counted out.
+func TestStreamLimits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(p *Parts) { p.Admission = live.NewAdmission(live.Limits{PerActor: 2, PerPeer: 1}, nil) })
+	path := fmt.Sprintf("/api/availability?doctorId=%d&from=%s", w.doctor, w.day())
+	for token, most := range map[string]int{w.token(booking.Patient, "a"): 2, w.token(booking.Patient, "b"): 2, "": 1} {
+		for range most {
+			w.watch(path, token).update()
+		}
+		a := w.ask(ask{method: "GET", path: path, token: token})
+		if a.status != 429 || a.code() != "RATE_LIMITED" || a.header.Get("Retry-After") != "10" {
+			t.Errorf("one more than %d: %d %s", most, a.status, a.body)
+		}
+	}
+	w.handler.Close()
+	deadline := time.Now().Add(wait)
+	for w.handler.Admission.Open() > 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d are still counted", w.handler.Admission.Open())
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
