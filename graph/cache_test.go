@@ -85,7 +85,7 @@ var selectable = map[string][]string{
 	"PageInfo":         {"hasNextPage", "startCursor"},
 
 	"BookAppointmentPayload": {"appointment Appointment", "replayed", "errors Refusal", "alternatives Slot"},
-	"Appointment":            {"id", "status", "startAt", "endAt", "createdAt", "cancelledAt", "cancelReason", "slot Slot"},
+	"Appointment":            {"id", "status", "startAt", "endAt", "createdAt", "cancelledAt", "cancelReason", "replaces", "replacedBy", "slot Slot"},
 	"Refusal":                {"code", "message", "retryAfter"},
 }
 

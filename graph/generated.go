@@ -64,6 +64,7 @@ type MutationResolver interface {
 	ConfirmAppointment(ctx context.Context, input ConfirmAppointmentInput) (*ConfirmAppointmentPayload, error)
 	ReleaseHold(ctx context.Context, input ReleaseHoldInput) (*ReleaseHoldPayload, error)
 	CancelAppointment(ctx context.Context, input booking.CancelRequest) (*CancelAppointmentPayload, error)
+	RescheduleAppointment(ctx context.Context, input booking.RescheduleRequest) (*RescheduleAppointmentPayload, error)
 	RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error)
 	CreateOrganization(ctx context.Context, input CreateOrganizationInput) (*CreateOrganizationPayload, error)
 	CreateDoctor(ctx context.Context, input CreateDoctorInput) (*CreateDoctorPayload, error)
@@ -127,6 +128,7 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 			graphql.NewInputUnmarshaler("HoldSlotInput", ec.unmarshalInputHoldSlotInput),
 			graphql.NewInputUnmarshaler("RegisterPatientInput", ec.unmarshalInputRegisterPatientInput),
 			graphql.NewInputUnmarshaler("ReleaseHoldInput", ec.unmarshalInputReleaseHoldInput),
+			graphql.NewInputUnmarshaler("RescheduleAppointmentInput", ec.unmarshalInputRescheduleAppointmentInput),
 			graphql.NewInputUnmarshaler("ShiftInput", ec.unmarshalInputShiftInput),
 			graphql.NewInputUnmarshaler("UnblockPatientInput", ec.unmarshalInputUnblockPatientInput),
 			graphql.NewInputUnmarshaler("UpdateSlotInput", ec.unmarshalInputUpdateSlotInput),
@@ -283,6 +285,14 @@ type Mutation {
 
   "Cancels an appointment that has not begun, or a hold. Cancelling again changes nothing and is no error."
   cancelAppointment(input: CancelAppointmentInput!): CancelAppointmentPayload!
+
+  """
+  Moves a booked appointment to another slot of its practice. Both happen or neither: whatever refuses
+  the new place, the old one is kept. The old appointment becomes CANCELLED, and the new one ` + "`" + `replaces` + "`" + `
+  it, with the same referral. To its own slot is no error and changes nothing. A repeated call with the
+  same ` + "`" + `idempotencyKey` + "`" + ` returns the same appointment.
+  """
+  rescheduleAppointment(input: RescheduleAppointmentInput!): RescheduleAppointmentPayload!
 
   """
   Registers a patient, so that bookings can name them. For staff and partners. The same ` + "`" + `subject` + "`" + `
@@ -502,6 +512,10 @@ type Appointment {
   cancelledAt: DateTime
   "What was said when it was cancelled."
   cancelReason: String
+  "The appointment that was moved to make this one."
+  replaces: ID
+  "CANCELLED: the appointment that this one was moved to become."
+  replacedBy: ID
 }
 
 "Where an appointment stands."
@@ -698,6 +712,34 @@ type CancelAppointmentPayload {
   changed: Boolean!
   "Why not."
   errors: [Refusal!]!
+}
+
+"What to move, and where to. What to move is said by ` + "`" + `appointmentId` + "`" + `, or by ` + "`" + `referralId` + "`" + ` and ` + "`" + `fromSlotId` + "`" + ` together."
+input RescheduleAppointmentInput {
+  "The appointment."
+  appointmentId: ID
+  "Instead: the referral that the appointment is for,"
+  referralId: String
+  "and the slot that it is in."
+  fromSlotId: ID
+  "The slot to move to."
+  toSlotId: ID!
+  "Chosen by the client, new for every request it means, the same for a retry: 1 to 64 printable ASCII characters, no spaces."
+  idempotencyKey: String!
+  "Lets the appointment overlap with another one of the patient there. For staff, who say why in at most 500 characters."
+  overlapReason: String
+}
+
+"The answer to ` + "`" + `rescheduleAppointment` + "`" + `: the new appointment, or errors."
+type RescheduleAppointmentPayload {
+  "The appointment in the new slot. After ALREADY_BOOKED the one that stands there."
+  appointment: Appointment
+  "True if nothing was moved: an earlier call with this key had moved it, or it is in that slot already."
+  replayed: Boolean!
+  "Why not."
+  errors: [Refusal!]!
+  "After SLOT_FULL: the doctor's next slots that can be booked now."
+  alternatives: [Slot!]!
 }
 
 "Who the patient is."
@@ -945,6 +987,10 @@ func (ec *executionContext) childFields_Appointment(ctx context.Context, field g
 		return ec.fieldContext_Appointment_cancelledAt(ctx, field)
 	case "cancelReason":
 		return ec.fieldContext_Appointment_cancelReason(ctx, field)
+	case "replaces":
+		return ec.fieldContext_Appointment_replaces(ctx, field)
+	case "replacedBy":
+		return ec.fieldContext_Appointment_replacedBy(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type Appointment", field.Name)
 }
@@ -1221,6 +1267,20 @@ func (ec *executionContext) childFields_ReleaseHoldPayload(ctx context.Context, 
 		return ec.fieldContext_ReleaseHoldPayload_errors(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type ReleaseHoldPayload", field.Name)
+}
+
+func (ec *executionContext) childFields_RescheduleAppointmentPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "appointment":
+		return ec.fieldContext_RescheduleAppointmentPayload_appointment(ctx, field)
+	case "replayed":
+		return ec.fieldContext_RescheduleAppointmentPayload_replayed(ctx, field)
+	case "errors":
+		return ec.fieldContext_RescheduleAppointmentPayload_errors(ctx, field)
+	case "alternatives":
+		return ec.fieldContext_RescheduleAppointmentPayload_alternatives(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type RescheduleAppointmentPayload", field.Name)
 }
 
 func (ec *executionContext) childFields_Slot(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -1563,6 +1623,20 @@ func (ec *executionContext) field_Mutation_releaseHold_args(ctx context.Context,
 	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
 		func(ctx context.Context, v any) (ReleaseHoldInput, error) {
 			return ec.unmarshalNReleaseHoldInput2openslotᚋgraphᚐReleaseHoldInput(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_rescheduleAppointment_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (booking.RescheduleRequest, error) {
+			return ec.unmarshalNRescheduleAppointmentInput2openslotᚋinternalᚋbookingᚐRescheduleRequest(ctx, v)
 		})
 	if err != nil {
 		return nil, err
@@ -2257,6 +2331,52 @@ func (ec *executionContext) _Appointment_cancelReason(ctx context.Context, field
 }
 func (ec *executionContext) fieldContext_Appointment_cancelReason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Appointment", field, false, false, "String")
+}
+
+func (ec *executionContext) _Appointment_replaces(ctx context.Context, field graphql.CollectedField, obj *booking.Appointment) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Appointment_replaces(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Replaces, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.AppointmentID) graphql.Marshaler {
+			return ec.marshalOID2ᚖopenslotᚋinternalᚋbookingᚐAppointmentID(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Appointment_replaces(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Appointment", field, false, false, "ID")
+}
+
+func (ec *executionContext) _Appointment_replacedBy(ctx context.Context, field graphql.CollectedField, obj *booking.Appointment) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Appointment_replacedBy(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.ReplacedBy, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.AppointmentID) graphql.Marshaler {
+			return ec.marshalOID2ᚖopenslotᚋinternalᚋbookingᚐAppointmentID(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Appointment_replacedBy(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("Appointment", field, false, false, "ID")
 }
 
 func (ec *executionContext) _AppointmentConnection_edges(ctx context.Context, field graphql.CollectedField, obj *AppointmentConnection) (ret graphql.Marshaler) {
@@ -3785,6 +3905,50 @@ func (ec *executionContext) fieldContext_Mutation_cancelAppointment(ctx context.
 	return fc, nil
 }
 
+func (ec *executionContext) _Mutation_rescheduleAppointment(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_rescheduleAppointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().RescheduleAppointment(ctx, fc.Args["input"].(booking.RescheduleRequest))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *RescheduleAppointmentPayload) graphql.Marshaler {
+			return ec.marshalNRescheduleAppointmentPayload2ᚖopenslotᚋgraphᚐRescheduleAppointmentPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_rescheduleAppointment(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_RescheduleAppointmentPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_rescheduleAppointment_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Mutation_registerPatient(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -5058,6 +5222,125 @@ func (ec *executionContext) fieldContext_ReleaseHoldPayload_errors(_ context.Con
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _RescheduleAppointmentPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *RescheduleAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_RescheduleAppointmentPayload_appointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Appointment, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.Appointment) graphql.Marshaler {
+			return ec.marshalOAppointment2ᚖopenslotᚋinternalᚋbookingᚐAppointment(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_RescheduleAppointmentPayload_appointment(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "RescheduleAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Appointment(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _RescheduleAppointmentPayload_replayed(ctx context.Context, field graphql.CollectedField, obj *RescheduleAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_RescheduleAppointmentPayload_replayed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Replayed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_RescheduleAppointmentPayload_replayed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("RescheduleAppointmentPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _RescheduleAppointmentPayload_errors(ctx context.Context, field graphql.CollectedField, obj *RescheduleAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_RescheduleAppointmentPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_RescheduleAppointmentPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "RescheduleAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _RescheduleAppointmentPayload_alternatives(ctx context.Context, field graphql.CollectedField, obj *RescheduleAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_RescheduleAppointmentPayload_alternatives(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Alternatives, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []booking.Slot) graphql.Marshaler {
+			return ec.marshalNSlot2ᚕopenslotᚋinternalᚋbookingᚐSlotᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_RescheduleAppointmentPayload_alternatives(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "RescheduleAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Slot(ctx, field)
 		},
 	}
 	return fc, nil
@@ -7440,6 +7723,83 @@ func UnmarshalReleaseHoldInput(ctx context.Context, raw any) (ReleaseHoldInput, 
 	return out, err
 }
 
+func (ec *executionContext) unmarshalInputRescheduleAppointmentInput(ctx context.Context, obj any) (booking.RescheduleRequest, error) {
+	var it booking.RescheduleRequest
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"appointmentId", "referralId", "fromSlotId", "toSlotId", "idempotencyKey", "overlapReason"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "appointmentId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("appointmentId"))
+			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐAppointmentID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Appointment = data
+		case "referralId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("referralId"))
+			data, err := ec.unmarshalOString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Referral = data
+		case "fromSlotId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("fromSlotId"))
+			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐSlotID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.From = data
+		case "toSlotId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("toSlotId"))
+			data, err := ec.unmarshalNID2openslotᚋinternalᚋbookingᚐSlotID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.To = data
+		case "idempotencyKey":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("idempotencyKey"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Key = data
+		case "overlapReason":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("overlapReason"))
+			data, err := ec.unmarshalOString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.OverlapReason = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalRescheduleAppointmentInput unmarshals raw into the RescheduleAppointmentInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalRescheduleAppointmentInput(ctx context.Context, raw any) (booking.RescheduleRequest, error) {
+	var out booking.RescheduleRequest
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "RescheduleAppointmentInput", raw, &out)
+	return out, err
+}
+
 func (ec *executionContext) unmarshalInputShiftInput(ctx context.Context, obj any) (ShiftInput, error) {
 	var it ShiftInput
 	if obj == nil {
@@ -7703,6 +8063,16 @@ func (ec *executionContext) _Appointment(ctx context.Context, sel ast.SelectionS
 			}
 		case "cancelReason":
 			out.Values[i] = ec._Appointment_cancelReason(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "replaces":
+			out.Values[i] = ec._Appointment_replaces(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "replacedBy":
+			out.Values[i] = ec._Appointment_replacedBy(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
 				atomic.AddUint32(&out.Invalids, 1)
 			}
@@ -8489,6 +8859,13 @@ func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
+		case "rescheduleAppointment":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_rescheduleAppointment(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
 		case "registerPatient":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutation_registerPatient(ctx, field)
@@ -8913,6 +9290,54 @@ func (ec *executionContext) _ReleaseHoldPayload(ctx context.Context, sel ast.Sel
 			}
 		case "errors":
 			out.Values[i] = ec._ReleaseHoldPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var rescheduleAppointmentPayloadImplementors = []string{"RescheduleAppointmentPayload"}
+
+func (ec *executionContext) _RescheduleAppointmentPayload(ctx context.Context, sel ast.SelectionSet, obj *RescheduleAppointmentPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, rescheduleAppointmentPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("RescheduleAppointmentPayload")
+		case "appointment":
+			out.Values[i] = ec._RescheduleAppointmentPayload_appointment(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "replayed":
+			out.Values[i] = ec._RescheduleAppointmentPayload_replayed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._RescheduleAppointmentPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "alternatives":
+			out.Values[i] = ec._RescheduleAppointmentPayload_alternatives(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
@@ -10127,6 +10552,19 @@ func (ec *executionContext) marshalNReleaseHoldPayload2ᚖopenslotᚋgraphᚐRel
 	return ec._ReleaseHoldPayload(ctx, sel, v)
 }
 
+func (ec *executionContext) unmarshalNRescheduleAppointmentInput2openslotᚋinternalᚋbookingᚐRescheduleRequest(ctx context.Context, v any) (booking.RescheduleRequest, error) {
+	res, err := ec.unmarshalInputRescheduleAppointmentInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNRescheduleAppointmentPayload2ᚖopenslotᚋgraphᚐRescheduleAppointmentPayload(ctx context.Context, sel ast.SelectionSet, v *RescheduleAppointmentPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "RescheduleAppointmentPayload!")
+		return graphql.Null
+	}
+	return ec._RescheduleAppointmentPayload(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalNRole2openslotᚋinternalᚋbookingᚐActorKind(ctx context.Context, v any) (booking.ActorKind, error) {
 	tmp, err := UnmarshalString(v)
 	res := unmarshalNRole2openslotᚋinternalᚋbookingᚐActorKind[tmp]
@@ -10517,6 +10955,18 @@ func (ec *executionContext) marshalODoctor2ᚖopenslotᚋinternalᚋscheduleᚐD
 	return ec._Doctor(ctx, sel, v)
 }
 
+func (ec *executionContext) unmarshalOID2openslotᚋinternalᚋbookingᚐAppointmentID(ctx context.Context, v any) (booking.AppointmentID, error) {
+	res, err := UnmarshalAppointmentID(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalOID2openslotᚋinternalᚋbookingᚐAppointmentID(ctx context.Context, sel ast.SelectionSet, v booking.AppointmentID) graphql.Marshaler {
+	_ = sel
+	_ = ctx
+	res := MarshalAppointmentID(v)
+	return res
+}
+
 func (ec *executionContext) unmarshalOID2openslotᚋinternalᚋbookingᚐPatientID(ctx context.Context, v any) (booking.PatientID, error) {
 	res, err := UnmarshalPatientID(v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -10526,6 +10976,18 @@ func (ec *executionContext) marshalOID2openslotᚋinternalᚋbookingᚐPatientID
 	_ = sel
 	_ = ctx
 	res := MarshalPatientID(v)
+	return res
+}
+
+func (ec *executionContext) unmarshalOID2openslotᚋinternalᚋbookingᚐSlotID(ctx context.Context, v any) (booking.SlotID, error) {
+	res, err := UnmarshalSlotID(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalOID2openslotᚋinternalᚋbookingᚐSlotID(ctx context.Context, sel ast.SelectionSet, v booking.SlotID) graphql.Marshaler {
+	_ = sel
+	_ = ctx
+	res := MarshalSlotID(v)
 	return res
 }
 
@@ -10544,6 +11006,24 @@ func (ec *executionContext) marshalOID2ᚖopenslotᚋgraphᚐID(ctx context.Cont
 	_ = sel
 	_ = ctx
 	res := MarshalID(*v)
+	return res
+}
+
+func (ec *executionContext) unmarshalOID2ᚖopenslotᚋinternalᚋbookingᚐAppointmentID(ctx context.Context, v any) (*booking.AppointmentID, error) {
+	if v == nil {
+		return nil, nil
+	}
+	res, err := UnmarshalAppointmentID(v)
+	return &res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalOID2ᚖopenslotᚋinternalᚋbookingᚐAppointmentID(ctx context.Context, sel ast.SelectionSet, v *booking.AppointmentID) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	_ = sel
+	_ = ctx
+	res := MarshalAppointmentID(*v)
 	return res
 }
 

@@ -209,6 +209,18 @@ type ReleaseHoldPayload struct {
 	Errors []Refusal `json:"errors"`
 }
 
+// The answer to `rescheduleAppointment`: the new appointment, or errors.
+type RescheduleAppointmentPayload struct {
+	// The appointment in the new slot. After ALREADY_BOOKED the one that stands there.
+	Appointment *booking.Appointment `json:"appointment,omitempty"`
+	// True if nothing was moved: an earlier call with this key had moved it, or it is in that slot already.
+	Replayed bool `json:"replayed"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
+	// After SLOT_FULL: the doctor's next slots that can be booked now.
+	Alternatives []booking.Slot `json:"alternatives"`
+}
+
 // Working time on one day of the week, cut into slots. Wall-clock times, as in the practice.
 type ShiftInput struct {
 	// The day on which the shift begins.

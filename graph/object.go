@@ -131,6 +131,8 @@ var appointmentObject = object[booking.Appointment]{
 		"expiresAt":     func(a *booking.Appointment) graphql.Marshaler { return orNull(a.ExpiresAt, MarshalDateTime) },
 		"cancelledAt":   func(a *booking.Appointment) graphql.Marshaler { return orNull(a.CancelledAt, MarshalDateTime) },
 		"cancelReason":  func(a *booking.Appointment) graphql.Marshaler { return orNull(a.CancelReason, MarshalString) },
+		"replaces":      func(a *booking.Appointment) graphql.Marshaler { return orNull(a.Replaces, MarshalAppointmentID) },
+		"replacedBy":    func(a *booking.Appointment) graphql.Marshaler { return orNull(a.ReplacedBy, MarshalAppointmentID) },
 	},
 }
 

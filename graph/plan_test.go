@@ -27,13 +27,19 @@ func bookings(w *world) map[string]struct {
 	get[payload](w, ada, book, vars{"s": id(won), "k": "won"})
 	get[payload](w, ada, book, vars{"s": id(full), "k": "full"})
 	kept := w.slot(w.northDoctor, noon(4), 9)
+	w.slot(w.northDoctor, noon(5), 1)
+	w.slot(w.northDoctor, noon(6), 1)
 	get[holdPayload](w, ben, holdSlot, vars{"s": id(kept), "k": "held", "r": "R-1"})
 	gone := get[payload](w, ben, book, vars{"s": id(won), "k": "gone"})
 	get[payload](w, ben, cancel, vars{"a": gone.Appointment.ID, "r": "\"no\" <time>\n"})
+	moves := get[payload](w, ben, book, vars{"s": id(kept + 1), "k": "moves"})
+	get[payload](w, ben, move, vars{"a": moves.Appointment.ID, "s": id(kept + 2), "k": "moved"})
 	return map[string]struct {
 		token string
 		input vars
 	}{
+		"replay of what moved": {ben, vars{"slotId": id(kept + 1), "idempotencyKey": "moves"}},
+		"replay of a move":     {ben, vars{"slotId": id(kept + 2), "idempotencyKey": "moved"}},
 		"replay":               {ada, vars{"slotId": id(won), "idempotencyKey": "won"}},
 		"replay of cancelled":  {ben, vars{"slotId": id(won), "idempotencyKey": "gone"}},
 		"already held":         {ben, vars{"slotId": id(kept), "idempotencyKey": "twice", "referralId": "R-1"}},

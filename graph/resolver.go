@@ -67,14 +67,21 @@ func appointmentConnection(ctx context.Context, page booking.AppointmentPage, af
 // book is the mutation bookAppointment. asked are the fields of its payload that anybody wants.
 func (r *resolver) book(ctx context.Context, request booking.BookRequest, asked []string) (*BookAppointmentPayload, error) {
 	booked, err := r.Booking.Book(ctx, auth.ActorFrom(ctx), request)
-	return r.booked(ctx, request, booked, err, asked)
+	return r.booked(ctx, request.Slot, booked, err, asked)
 }
 
 // hold is the mutation holdSlot; asked is as for book.
 func (r *resolver) hold(ctx context.Context, request booking.BookRequest, asked []string) (*HoldSlotPayload, error) {
 	held, err := r.Booking.Hold(ctx, auth.ActorFrom(ctx), request)
-	payload, err := r.booked(ctx, request, held, err, asked)
+	payload, err := r.booked(ctx, request.Slot, held, err, asked)
 	return (*HoldSlotPayload)(payload), err
+}
+
+// reschedule is the mutation rescheduleAppointment; asked is as for book.
+func (r *resolver) reschedule(ctx context.Context, request booking.RescheduleRequest, asked []string) (*RescheduleAppointmentPayload, error) {
+	moved, err := r.Booking.Reschedule(ctx, auth.ActorFrom(ctx), request)
+	payload, err := r.booked(ctx, request.To, moved, err, asked)
+	return (*RescheduleAppointmentPayload)(payload), err
 }
 
 // step is the part of their payloads that mutations have in common which change an appointment's state.
@@ -98,10 +105,10 @@ func (r *resolver) day(ctx context.Context, doctor booking.DoctorID, date bookin
 // maxAlternatives is how many slots are offered to whoever came too late.
 const maxAlternatives = 5
 
-// booked makes the payload of a call of Book or Hold. Whatever else it tells beside a refusal is help: the
+// booked makes the payload of a call that was to win a place in the slot. Whatever else it tells beside a refusal is help: the
 // refusal stands without it, and nothing is read that nobody asked for. A crowd that is refused must
 // not cost the database a query each.
-func (r *resolver) booked(ctx context.Context, request booking.BookRequest, booked booking.Booking, err error, asked []string) (*BookAppointmentPayload, error) {
+func (r *resolver) booked(ctx context.Context, slot booking.SlotID, booked booking.Booking, err error, asked []string) (*BookAppointmentPayload, error) {
 	if err == nil {
 		return &BookAppointmentPayload{Appointment: &booked.Appointment, Replayed: booked.Replayed}, nil
 	}
@@ -118,7 +125,7 @@ func (r *resolver) booked(ctx context.Context, request booking.BookRequest, book
 			payload.Appointment = &standing
 		}
 	case known.Code == booking.SlotFull && slices.Contains(asked, "alternatives"):
-		payload.Alternatives, _ = r.Availability.Next(ctx, request.Slot, maxAlternatives)
+		payload.Alternatives, _ = r.Availability.Next(ctx, slot, maxAlternatives)
 	}
 	return payload, nil
 }

@@ -50,6 +50,10 @@ func (r *mutationResolver) CancelAppointment(ctx context.Context, input booking.
 	return &CancelAppointmentPayload{Appointment: appointment, Changed: changed, Errors: errs}, err
 }
 
+func (r *mutationResolver) RescheduleAppointment(ctx context.Context, input booking.RescheduleRequest) (*RescheduleAppointmentPayload, error) {
+	return r.reschedule(ctx, input, graphql.CollectAllFields(ctx))
+}
+
 func (r *mutationResolver) RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error) {
 	patient, created, err := r.Patients.Register(ctx, auth.ActorFrom(ctx), input)
 	return &RegisterPatientPayload{Patient: &patient, Created: created}, err

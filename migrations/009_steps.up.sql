@@ -109,3 +109,106 @@ BEGIN
     END IF;
     RETURN cardinality(due);
 END $$;
+
+-- reschedule moves a booked appointment that the caller may see to another slot of its organization:
+-- the old one is cancelled and a new one with the same root booked, as claim books, in one go. Any
+-- refusal leaves everything as it was.
+--
+--   p_patient, p_organization, p_registrar   what the caller may see, as in step
+--   p_slot          where to
+--   p_key, p_by, p_hash   the idempotency key, the caller it belongs to, and what it stands for
+--   p_overlap       why the appointment may overlap others of the patient where it moves to, or NULL
+--
+-- It answers as claim does, and with UNCHANGED if the appointment is in that slot already.
+CREATE FUNCTION reschedule(
+    p_now timestamptz, p_appointment bigint, p_patient bigint, p_organization bigint, p_registrar text,
+    p_slot bigint, p_key text, p_by text, p_hash bytea, p_overlap text, p_exempt boolean
+) RETURNS TABLE (
+    outcome text, opens_at timestamptz, full_version bigint, decided_at timestamptz, doctor_id bigint, a appointment
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_now  timestamptz;
+    moved  appointment;
+    slot   time_slot;      -- that it leaves
+    target time_slot;
+    claimed record;
+BEGIN
+    decided_at := clock_timestamp();
+    SELECT * INTO a FROM appointment x WHERE x.booked_by = p_by AND x.idempotency_key = p_key;
+    IF NOT FOUND THEN
+        SELECT x.* INTO moved
+          FROM appointment x JOIN patient p ON p.id = x.patient_id
+         WHERE x.id = p_appointment
+           AND (p_patient IS NULL OR x.patient_id = p_patient)
+           AND (p_organization IS NULL OR x.organization_id = p_organization)
+           AND (p_registrar IS NULL OR p.issuer = p_registrar);
+        IF NOT FOUND THEN
+            outcome := 'NOT_FOUND';
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        PERFORM FROM time_slot t WHERE t.id IN (moved.slot_id, p_slot) ORDER BY t.id FOR NO KEY UPDATE;
+        PERFORM pg_advisory_xact_lock(patient_lock_key(moved.patient_id));
+        IF moved.referral_id IS NOT NULL THEN
+            PERFORM pg_advisory_xact_lock(referral_lock_key(moved.organization_id, moved.referral_id));
+        END IF;
+        decided_at := clock_timestamp();           -- after the last wait
+        SELECT * INTO a FROM appointment x WHERE x.booked_by = p_by AND x.idempotency_key = p_key;
+    END IF;
+    IF a.id IS NOT NULL THEN                       -- a replay beats every refusal
+        outcome := CASE WHEN a.request_hash = p_hash THEN 'REPLAYED' ELSE 'IDEMPOTENCY_KEY_REUSED' END;
+        doctor_id := (SELECT t.doctor_id FROM time_slot t WHERE t.id = a.slot_id);
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    v_now := coalesce(p_now, decided_at);
+    SELECT * INTO moved FROM appointment x WHERE x.id = p_appointment;     -- now it stands still
+    SELECT * INTO slot FROM time_slot t WHERE t.id = moved.slot_id;
+    SELECT * INTO target FROM time_slot t WHERE t.id = p_slot;
+    doctor_id := slot.doctor_id;
+    a := moved;
+    outcome := CASE
+        WHEN moved.status = 'BOOKED' AND slot.id = p_slot    THEN 'UNCHANGED'
+        WHEN moved.status = 'EXPIRED' OR moved.status = 'HELD' AND moved.expires_at <= v_now THEN 'HOLD_EXPIRED'
+        WHEN moved.status <> 'BOOKED'                        THEN 'INVALID_STATE'
+        WHEN lower(moved.during) <= v_now                    THEN 'TOO_LATE'
+        -- Elsewhere its referral is another one. Staff hear of another's slot only that there is none.
+        WHEN p_organization IS NULL AND moved.organization_id <>
+             (SELECT d.organization_id FROM doctor d WHERE d.id = target.doctor_id) THEN 'OTHER_ORGANIZATION'
+        ELSE 'WON' END;
+    IF outcome <> 'WON' THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    BEGIN
+        -- The old one goes first: neither its time nor its referral nor its place is in the way of the new one.
+        UPDATE appointment x SET status = 'CANCELLED', cancelled_at = v_now, cancelled_by = p_by
+         WHERE x.id = moved.id RETURNING * INTO moved;
+        PERFORM give_back(v_now, ARRAY[slot.id], ARRAY[1]);
+        SELECT * INTO claimed
+          FROM claim(v_now, true, ARRAY[p_slot], ARRAY[moved.patient_id], ARRAY[p_key], ARRAY[p_by], ARRAY[p_hash],
+                     ARRAY[coalesce(p_organization, 0)], ARRAY[''], ARRAY[false], ARRAY[moved.referral_id],
+                     ARRAY[p_overlap], ARRAY[p_exempt], moved);
+        outcome := claimed.outcome;
+        opens_at := claimed.opens_at;
+        full_version := claimed.full_version;
+        doctor_id := claimed.doctor_id;
+        a := claimed.a;
+        IF outcome <> 'WON' THEN
+            RAISE EXCEPTION USING ERRCODE = 'OS001', MESSAGE = 'reschedule: the old place is kept';
+        END IF;
+        UPDATE appointment x SET replaced_by = a.id WHERE x.id = moved.id;
+        SELECT * INTO target FROM time_slot t WHERE t.id = p_slot;
+        IF target.booked_count = target.capacity THEN
+            full_version := target.version;
+        END IF;
+        INSERT INTO outbox_event (root_id, type, payload)
+        VALUES (a.root_id, 'RESCHEDULED', booking_payload(a, target) || jsonb_build_object('from', booking_payload(moved, slot)));
+    EXCEPTION WHEN SQLSTATE 'OS001' THEN
+        NULL;                                      -- all of the block is undone but what we answer
+    END;
+    RETURN NEXT;
+END $$;

@@ -1,1 +1,1 @@
-DROP FUNCTION claim(timestamptz, boolean, bigint[], bigint[], text[], text[], bytea[], bigint[], text[], boolean[], text[], text[], boolean[]);
+DROP FUNCTION claim(timestamptz, boolean, bigint[], bigint[], text[], text[], bytea[], bigint[], text[], boolean[], text[], text[], boolean[], appointment);

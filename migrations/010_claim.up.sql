@@ -17,6 +17,7 @@
 --                   with p_registrar; it is kept only if there is an overlap.
 --   p_exempt        whether what a practice asks of its patients does not bind the caller: its staff
 --                   Each of these four is NULL as a whole where no request has it.
+--   p_moved         the appointment that the only request moves, cancelled already; see reschedule
 --
 -- outcome: WON, REPLAYED, UNCHANGED (the patient holds the place already), SLOT_BUSY, LAPSED, or the
 -- code of a refusal. a is the appointment won, replayed, or found in the way where the caller may
@@ -30,7 +31,7 @@
 CREATE FUNCTION claim(
     p_now timestamptz, p_wait boolean, p_slot bigint[], p_patient bigint[], p_key text[], p_by text[],
     p_hash bytea[], p_organization bigint[], p_registrar text[],
-    p_hold boolean[], p_referral text[], p_overlap text[], p_exempt boolean[]
+    p_hold boolean[], p_referral text[], p_overlap text[], p_exempt boolean[], p_moved appointment DEFAULT NULL
 ) RETURNS TABLE (
     outcome text, opens_at timestamptz, full_version bigint, decided_at timestamptz, doctor_id bigint, a appointment
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
@@ -74,7 +75,7 @@ BEGIN
 
     -- Mostly everybody wins. Then the constraints alone are enough to tell, and if they object to
     -- anything, nothing has happened and the careful road below finds out to what.
-    IF '' = ALL (p_registrar) AND NOT EXISTS (
+    IF '' = ALL (p_registrar) AND p_moved.id IS NULL AND NOT EXISTS (
         SELECT FROM (SELECT u, count(*) AS places FROM unnest(p_slot) AS u GROUP BY u) AS w
           LEFT JOIN unnest(locked) AS l ON l.id = w.u
          WHERE (l.status = 'OPEN' AND l.opens_at <= v_now AND l.start_at > v_now
@@ -182,18 +183,20 @@ BEGIN
                AND (x.status IN ('BOOKED', 'ARRIVED') OR x.status = 'HELD' AND x.expires_at > v_now)) THEN p_overlap[n] END;
         INSERT INTO appointment (id, root_id, slot_id, patient_id, organization_id, status, idempotency_key,
                                  booked_by, request_hash, during, created_at,
-                                 expires_at, referral_id, overlap_allowed, overlap_reason)
-        SELECT v.id, v.id, slot.id, p_patient[n], owner[i], CASE WHEN p_hold[n] THEN 'HELD' ELSE 'BOOKED' END, p_key[n],
+                                 expires_at, referral_id, overlap_allowed, overlap_reason, replaces)
+        SELECT v.id, coalesce(p_moved.root_id, v.id), slot.id, p_patient[n], owner[i], CASE WHEN p_hold[n] THEN 'HELD' ELSE 'BOOKED' END, p_key[n],
                p_by[n], p_hash[n], tstzrange(slot.start_at, slot.end_at), v_now,
                CASE WHEN p_hold[n] THEN v_now + (SELECT make_interval(mins => g.hold_minutes)
                                                    FROM organization g WHERE g.id = owner[i]) END,
-               p_referral[n], v_overlap IS NOT NULL, v_overlap
+               p_referral[n], v_overlap IS NOT NULL, v_overlap, p_moved.id
           FROM nextval('appointment_id_seq') AS v (id)
         ON CONFLICT DO NOTHING
         RETURNING * INTO a;
         IF FOUND THEN
             won[i] := won[i] + 1;
-            INSERT INTO outbox_event (root_id, type, payload) VALUES (a.root_id, a.status, booking_payload(a, slot));
+            IF p_moved.id IS NULL THEN             -- a move is one event, with both slots
+                INSERT INTO outbox_event (root_id, type, payload) VALUES (a.root_id, a.status, booking_payload(a, slot));
+            END IF;
             RETURN NEXT;
             CONTINUE;
         END IF;

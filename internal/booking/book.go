@@ -70,23 +70,35 @@ func (s *Service) claim(ctx context.Context, actor Actor, r BookRequest, hold bo
 		return Booking{}, err
 	}
 	c := &call{request: r, actor: actor, hold: hold, hash: r.hash(hold), done: make(chan struct{})}
-	if s.config.Gate != nil {
-		if refused := s.config.Gate.Admit(ctx, actor, r); refused != nil {
-			switch known, err := s.lookups.known(ctx, c); {
-			case err != nil:
-				return Booking{}, err // the call may still be answered: it is not ours to read
-			case known:
-				return c.booking, c.err
-			case !c.room || !isFull(refused):
-				return Booking{}, refused
-			}
-		}
+	answered, err := s.pass(ctx, c)
+	switch {
+	case err != nil:
+		return Booking{}, err // the call may still be answered: it is not ours to read
+	case answered:
+		return c.booking, c.err
 	}
 	if s.batcher != nil {
 		return s.batcher.book(ctx, c)
 	}
 	_ = s.execute(ctx, []*call{c}, true) // the call has its own copy of the error
 	return c.booking, c.err
+}
+
+// pass asks the gate. What the gate refuses is answered if its key has won a place before; else the
+// refusal is the error, unless it is for want of a place and there is one.
+func (s *Service) pass(ctx context.Context, c *call) (answered bool, err error) {
+	if s.config.Gate == nil {
+		return false, nil
+	}
+	refused := s.config.Gate.Admit(ctx, c.actor, c.request)
+	if refused == nil {
+		return false, nil
+	}
+	answered, err = s.lookups.known(ctx, c)
+	if err != nil || answered || c.room && isFull(refused) {
+		return answered, err
+	}
+	return false, refused
 }
 
 func isFull(err error) bool {
@@ -181,6 +193,8 @@ func refusal(o outcome) error {
 		return err
 	case Overlap:
 		return Refuse(code, "The patient has another appointment at that time. Cancel it first or choose another slot.")
+	case "OTHER_ORGANIZATION":
+		return Refuse(Invalid, "An appointment moves within its practice. Book there, and cancel this one.")
 	case IdempotencyKeyReused:
 		return Refuse(code, "This idempotency key stands for another request. Use a new key for a new request.")
 	case TooLate:

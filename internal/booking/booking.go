@@ -14,7 +14,11 @@
 //	                             └── its time is over ───────▶ EXPIRED
 //	                                           EXPIRED
 //
-// Nobody books, holds, confirms or cancels what has begun. An event is named for what has become of
+// Reschedule cancels a BOOKED appointment and books another, of the same root, in one go; that is one
+// event, RESCHEDULED, with both slots. A place is won by the same conditions whichever way somebody
+// comes to it: the function claim has them.
+//
+// Nobody books, holds, confirms, moves or cancels what has begun. An event is named for what has become of
 // the appointment: whoever wants to know of appointments that stand needs BOOKED alone, whether they
 // were held before or not. ARRIVED, FULFILLED and NO_SHOW exist in the tables; nothing leads there yet.
 //
@@ -96,6 +100,8 @@ type Appointment struct {
 	ExpiresAt      *time.Time // set while Status is AppointmentHeld, and after AppointmentExpired
 	CancelledAt    *time.Time // set when Status is AppointmentCancelled
 	CancelReason   *string
+	Replaces       *AppointmentID // which one was moved to make this one
+	ReplacedBy     *AppointmentID // which one it became, set if it was moved
 }
 
 // AppointmentStatus is where an appointment stands.

@@ -69,9 +69,7 @@ func (s *Service) settle(ctx context.Context, calls []*call, outcomes []outcome,
 	var lapsed []SlotID
 	for i, c := range calls {
 		o := outcomes[i]
-		if s.config.Gate != nil && o.full != nil {
-			s.config.Gate.Full(FullMark{Slot: c.request.Slot, Version: *o.full, At: o.at})
-		}
+		s.hear(c.request.Slot, o)
 		switch {
 		case o.code == outcomeLapsed && c.cleared < clearMost:
 			c.cleared++
@@ -98,6 +96,13 @@ func (s *Service) settle(ctx context.Context, calls []*call, outcomes []outcome,
 		return nil
 	}
 	return s.execute(ctx, hindered, how.wait)
+}
+
+// hear tells the gate if an outcome says that the slot is full.
+func (s *Service) hear(slot SlotID, o outcome) {
+	if s.config.Gate != nil && o.full != nil {
+		s.config.Gate.Full(FullMark{Slot: slot, Version: *o.full, At: o.at})
+	}
 }
 
 // oneByOne books calls of which at least one needs a lock that somebody sits on: only those

@@ -120,12 +120,22 @@ func (p *practice) check() {
 			 WHERE s.booked_count <> coalesce(a.occupying, 0)`,
 		"0 <= booked_count <= capacity": `SELECT count(*) FROM time_slot WHERE booked_count NOT BETWEEN 0 AND capacity`,
 		"one event per change of state, in order, none without": `
-			SELECT count(*) FROM appointment a FULL JOIN (
+			SELECT count(*) FROM (
+			    SELECT root_id, (array_agg(status ORDER BY id DESC))[1] AS status,
+			           '( RESCHEDULED){' || count(replaces) || '}' AS moved
+			      FROM appointment GROUP BY root_id) a FULL JOIN (
 			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
 			 WHERE (e.told ~ CASE a.status
 			            WHEN 'HELD' THEN '^HELD$' WHEN 'EXPIRED' THEN '^HELD EXPIRED$'
-			            WHEN 'CANCELLED' THEN '^((HELD )?BOOKED CANCELLED|HELD RELEASED)$'
-			            ELSE '^(HELD )?BOOKED$' END) IS NOT TRUE`,
+			            WHEN 'CANCELLED' THEN '^((HELD )?BOOKED' || moved || ' CANCELLED|HELD RELEASED)$'
+			            ELSE '^(HELD )?BOOKED' || moved || '$' END) IS NOT TRUE`,
+		"moves are told from both ends": `
+			SELECT count(*) FROM appointment a FULL JOIN appointment b ON b.id = a.replaced_by
+			 WHERE a.replaced_by IS NOT NULL AND (a.status = 'CANCELLED' AND b.replaces = a.id AND b.root_id = a.root_id) IS NOT TRUE
+			    OR b.replaces IS NOT NULL AND a.id IS NULL`,
+		"of a chain of moves only the last is active": `
+			SELECT count(*) FROM (SELECT FROM appointment GROUP BY root_id
+			 HAVING min(id) FILTER (WHERE status IN ('HELD', 'BOOKED', 'ARRIVED')) < max(id)) AS early`,
 		"no two active appointments of a patient overlap, unless it is allowed": `
 			SELECT count(*) FROM appointment a JOIN appointment b
 			    ON b.patient_id = a.patient_id AND b.id > a.id AND b.during && a.during

@@ -240,7 +240,10 @@ func TestMixOfClaims(t *testing.T) {
 			id, owner := some.Appointment.ID, Actor{Kind: Patient, PatientID: some.Appointment.PatientID}
 			var err error
 			var b Booking
-			switch dice.IntN(10) {
+			switch dice.IntN(12) {
+			case 10, 11:
+				id = max(id, 1)
+				b, err = s.Reschedule(ctx, owner, RescheduleRequest{Appointment: id, To: r.Slot, Key: r.Key})
 			case 0, 1, 2:
 				b, err = s.Hold(ctx, who, r)
 			case 3, 4:

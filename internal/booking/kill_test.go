@@ -80,23 +80,27 @@ func TestKilledAtEveryPoint(t *testing.T) {
 	}
 	for name, call := range map[string]struct {
 		held  bool // it is about a hold
+		moves bool // it is about an appointment in another slot
 		call  func(s *Service, who Actor, slot SlotID, id AppointmentID) error
 		kills int // points that it comes by
 		count int // places taken afterwards
 	}{
-		"Book": {false, func(s *Service, who Actor, slot SlotID, _ AppointmentID) error {
+		"Book": {false, false, func(s *Service, who Actor, slot SlotID, _ AppointmentID) error {
 			return won(s.Book(ctx, who, BookRequest{Slot: slot, Key: "k"}))
 		}, 8, 1},
-		"Hold": {false, func(s *Service, who Actor, slot SlotID, _ AppointmentID) error {
+		"Hold": {false, false, func(s *Service, who Actor, slot SlotID, _ AppointmentID) error {
 			return won(s.Hold(ctx, who, BookRequest{Slot: slot, Key: "k"}))
 		}, 8, 1},
-		"Confirm": {true, func(s *Service, who Actor, _ SlotID, id AppointmentID) error {
+		"Confirm": {true, false, func(s *Service, who Actor, _ SlotID, id AppointmentID) error {
 			return taken(AppointmentBooked)(s.Confirm(ctx, who, id))
 		}, 6, 1}, // it leaves the slot alone
-		"Release": {true, func(s *Service, who Actor, _ SlotID, id AppointmentID) error {
+		"Release": {true, false, func(s *Service, who Actor, _ SlotID, id AppointmentID) error {
 			return taken(AppointmentCancelled)(s.Release(ctx, who, id))
 		}, 8, 0},
-		"Expire": {true, func(s *Service, _ Actor, _ SlotID, _ AppointmentID) error {
+		"Reschedule": {false, true, func(s *Service, who Actor, slot SlotID, id AppointmentID) error {
+			return won(s.Reschedule(ctx, who, RescheduleRequest{Appointment: id, To: slot, Key: "k"}))
+		}, 8, 1},
+		"Expire": {true, false, func(s *Service, _ Actor, _ SlotID, _ AppointmentID) error {
 			later := New(s.pool, patient(lapse))
 			_, err := later.Expire(ctx)
 			return err
@@ -113,6 +117,9 @@ func TestKilledAtEveryPoint(t *testing.T) {
 				who, slot := p.patient(), p.slot(time.Duration(len(slots)+1)*time.Hour, 1)
 				slots = append(slots, slot)
 				var id AppointmentID
+				if call.moves {
+					id = p.book(who, p.beside(time.Duration(len(slots))*time.Hour, 1), "b").Appointment.ID
+				}
 				if call.held {
 					id = p.hold(who, slot, "h").Appointment.ID
 				}
@@ -120,6 +127,9 @@ func TestKilledAtEveryPoint(t *testing.T) {
 			})
 			if kills != call.kills {
 				t.Errorf("killed at %d points, want %d", kills, call.kills)
+			}
+			if n := one[int](p, `SELECT count(*) FROM appointment WHERE status = 'BOOKED'`); call.moves && n != len(slots) {
+				t.Errorf("%d appointments stand, want %d", n, len(slots))
 			}
 			for _, slot := range slots {
 				if n := p.booked(slot); n != call.count {

@@ -35,6 +35,15 @@ type modelClaim struct {
 	referral string
 	status   AppointmentStatus
 	expires  time.Time
+	move     RescheduleRequest // if it came about by one
+}
+
+// again makes the call that the claim came about by.
+func (c *modelClaim) again(ctx context.Context, s *Service) (Booking, error) {
+	if c.move.Key != "" {
+		return s.Reschedule(ctx, c.owner, c.move)
+	}
+	return s.claim(ctx, c.owner, c.request, c.hold)
 }
 
 func (m *model) ids() (ids []SlotID) {
@@ -199,9 +208,11 @@ func play(t *rapid.T, p *practice, m *model) {
 		"confirm": func(*rapid.T) { step(stepConfirm) },
 		"release": func(*rapid.T) { step(stepRelease) },
 		"cancel":  func(*rapid.T) { step(stepCancel) },
+		"move":    func(*rapid.T) { m.playMove(t, p, any(), some) },
+		"move 2":  func(*rapid.T) { m.playMove(t, p, any(), some) },
 		"retry": func(*rapid.T) {
 			c := some()
-			b, err := any().claim(ctx, c.owner, c.request, c.hold)
+			b, err := c.again(ctx, any())
 			if err != nil || !b.Replayed || b.Appointment.ID != c.id || b.Appointment.Status != m.state(c) {
 				t.Fatalf("retry of %+v: %+v, %v", c, b, err)
 			}

@@ -38,7 +38,7 @@ const appointmentColumns = `doctor_id, (a).id, (a).slot_id, (a).organization_id,
        CASE WHEN (a).status = 'HELD' AND (a).expires_at <= coalesce($1::timestamptz, clock_timestamp())
             THEN 'EXPIRED' ELSE (a).status END,
        lower((a).during), upper((a).during), (a).created_at, (a).expires_at, (a).cancelled_at, (a).cancel_reason,
-       (a).referral_id, (a).overlap_reason`
+       (a).referral_id, (a).overlap_reason, (a).replaces, (a).replaced_by`
 
 // scanAppointment reads appointmentColumns, after the columns of before. An absent appointment
 // (all columns NULL) leaves the zero value.
@@ -53,9 +53,10 @@ func scanAppointment(row pgx.Row, a *Appointment, before ...any) error {
 		start, end, created       *time.Time
 		expires, stopped          *time.Time
 		reason, referral, overlap *string
+		replaces, replacedBy      *AppointmentID
 	)
 	err := row.Scan(append(before, &doctor, &id, &slot, &organization, &patient, &status,
-		&start, &end, &created, &expires, &stopped, &reason, &referral, &overlap)...)
+		&start, &end, &created, &expires, &stopped, &reason, &referral, &overlap, &replaces, &replacedBy)...)
 	if err != nil || id == nil {
 		return err
 	}
@@ -63,6 +64,7 @@ func scanAppointment(row pgx.Row, a *Appointment, before ...any) error {
 		ID: *id, SlotID: *slot, OrganizationID: *organization, PatientID: *patient, Status: *status,
 		StartAt: start.UTC(), EndAt: end.UTC(), CreatedAt: created.UTC(), ExpiresAt: utc(expires), CancelledAt: utc(stopped),
 		CancelReason: reason, ReferralID: referral, OverlapReason: overlap,
+		Replaces: replaces, ReplacedBy: replacedBy,
 	}
 	if doctor != nil {
 		a.DoctorID = *doctor

@@ -232,10 +232,13 @@ func (c *clinic) check() {
 			    WHERE status NOT IN ('CANCELLED', 'EXPIRED') GROUP BY slot_id) a ON a.slot_id = s.id
 			 WHERE s.booked_count <> coalesce(a.n, 0) OR s.booked_count > s.capacity`,
 		"one event per change of state": `
-			SELECT count(*) FROM appointment a FULL JOIN (
+			SELECT count(*) FROM (
+			    SELECT root_id, (array_agg(status ORDER BY id DESC))[1] AS status, '( RESCHEDULED){' || count(replaces) || '}' AS moved
+			      FROM appointment GROUP BY root_id) a FULL JOIN (
 			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
 			 WHERE (e.told ~ CASE a.status WHEN 'HELD' THEN '^HELD$' WHEN 'EXPIRED' THEN '^HELD EXPIRED$'
-			            WHEN 'CANCELLED' THEN '^((HELD )?BOOKED CANCELLED|HELD RELEASED)$' ELSE '^(HELD )?BOOKED$' END) IS NOT TRUE`,
+			            WHEN 'CANCELLED' THEN '^((HELD )?BOOKED' || moved || ' CANCELLED|HELD RELEASED)$'
+			            ELSE '^(HELD )?BOOKED' || moved || '$' END) IS NOT TRUE`,
 	} {
 		if n := scan[int](c, sql); n != 0 {
 			c.t.Errorf("%s: off by %d", rule, n)

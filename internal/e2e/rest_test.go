@@ -55,8 +55,14 @@ func TestTransportsAgree(t *testing.T) {
 		held := note(through.claim(api, sure, place{slot: slots[1], key: "lapses", hold: true}))
 		lapse(held.Appointment)
 		note(through.step(api, sure, "confirm", held.Appointment))
+		booked := note(through.claim(api, sure, place{slot: slots[2], key: "moves", referral: "R-S"}))
+		for n, m := range []move{{id: booked.Appointment, to: slots[3]}, {referral: "R-S", from: slots[3], to: slots[2]}, {id: booked.Appointment, to: slots[3]}} {
+			m.key = []string{"m0", "m1", "m0"}[n]
+			note(through.move(api, sure, m))
+		}
+		patientOf := map[string]int{} // by appointment
 		random := rand.New(rand.NewPCG(seed, 1))
-		for range 800 {
+		for range 1000 {
 			token := tokens[min(random.IntN(12), 5)]
 			n := random.IntN(len(patients))
 			patient := patients[n]
@@ -77,9 +83,23 @@ func TestTransportsAgree(t *testing.T) {
 			id := strconv.Itoa(1 + random.IntN(60))
 			reason := []string{"", "away"}[random.IntN(2)]
 			var got told
-			switch random.IntN(14) {
+			made := false // an appointment
+			switch random.IntN(17) {
+			case 14, 15, 16:
+				made = true
+				m := move{id: id, to: p.slot, overlap: p.overlap}
+				n = -1
+				if who, known := patientOf[id]; known {
+					n = who
+				}
+				m.key = fmt.Sprintf("k%d-%d", n, random.IntN(5))
+				if p.referral != "" && random.IntN(3) == 0 {
+					m.id, m.referral, m.from = "", p.referral, slots[random.IntN(len(slots))]
+					m.key = "k-referral"
+				}
+				got = through.move(api, token, m)
 			case 0, 1, 2, 3, 4, 5, 6:
-				got = through.claim(api, token, p)
+				got, made = through.claim(api, token, p), true
 			case 7, 8:
 				got = through.cancel(api, token, id, reason)
 			case 9, 10:
@@ -94,11 +114,14 @@ func TestTransportsAgree(t *testing.T) {
 				}
 			}
 			note(got)
+			if _, known := patientOf[got.Appointment]; made && !known && got.Code == "" {
+				patientOf[got.Appointment] = n
+			}
 		}
 		answers[i] = append(answers[i], through.list(api, c.doctor, day))
 		for _, sql := range []string{
 			`SELECT concat_ws(' ', id, slot_id, patient_id, status, idempotency_key, booked_by, cancelled_by, cancel_reason,
-			    referral_id, overlap_reason, expires_at IS NULL) FROM appointment ORDER BY id`,
+			    replaces, replaced_by, root_id, referral_id, overlap_reason, expires_at IS NULL) FROM appointment ORDER BY id`,
 			`SELECT concat_ws(' ', id, root_id, type) FROM outbox_event ORDER BY id`,
 			`SELECT concat_ws(' ', id, booked_count, version) FROM time_slot ORDER BY id`,
 		} {

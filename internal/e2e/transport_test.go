@@ -43,6 +43,8 @@ type told struct {
 	Referral    string
 	Overlap     string // why it may
 	Lapses      bool   // some time
+	Replaces    string // which appointment
+	ReplacedBy  string
 	Replayed    bool
 	Free        string // id:free of the slots of a list
 }
@@ -54,11 +56,19 @@ type place struct {
 	hold                   bool
 }
 
+// move is what is to be moved, named by id or by referral and from, and where to.
+type move struct {
+	id, referral string
+	from, to     int64
+	key, overlap string
+}
+
 // transport makes the calls of an app.
 type transport interface {
 	claim(base, token string, p place) told
 	step(base, token, step, id string) told // confirm or release
 	cancel(base, token, id, reason string) told
+	move(base, token string, m move) told
 	show(base, token, id string) told
 	list(base string, doctor int64, day string) told
 	register(base, token, subject string) (patient int64)
@@ -67,11 +77,11 @@ type transport interface {
 type overGraphQL struct{}
 
 // appointmentFields are those that are compared.
-const appointmentFields = `id status referralId overlapReason expiresAt`
+const appointmentFields = `id status referralId overlapReason expiresAt replaces replacedBy`
 
 type appointmentData struct {
-	ID, Status, ReferralID, OverlapReason string
-	ExpiresAt                             *time.Time
+	ID, Status, ReferralID, OverlapReason, Replaces, ReplacedBy string
+	ExpiresAt                                                   *time.Time
 }
 
 func toldBy(a answer, field string) (t told) {
@@ -94,7 +104,7 @@ func toldBy(a answer, field string) (t told) {
 	t.Appointment = shown.ID
 	if t.Code == "" {
 		t.Status, t.Referral, t.Overlap, t.Lapses = shown.Status, shown.ReferralID, shown.OverlapReason, shown.ExpiresAt != nil
-		t.Replayed = payload.Replayed
+		t.Replayed, t.Replaces, t.ReplacedBy = payload.Replayed, shown.Replaces, shown.ReplacedBy
 	}
 	for _, s := range payload.Slots {
 		t.Free += fmt.Sprintf("%s:%d ", s.ID, s.Free)
@@ -132,6 +142,20 @@ func (overGraphQL) cancel(base, token, id, reason string) told {
 		map[string]any{"in": map[string]any{"appointmentId": id, "reason": reason}}), "cancelAppointment")
 }
 
+func (overGraphQL) move(base, token string, m move) told {
+	input := map[string]any{"toSlotId": strconv.FormatInt(m.to, 10), "idempotencyKey": m.key}
+	if m.id != "" {
+		input["appointmentId"] = m.id
+	} else {
+		input["referralId"], input["fromSlotId"] = m.referral, strconv.FormatInt(m.from, 10)
+	}
+	if m.overlap != "" {
+		input["overlapReason"] = m.overlap
+	}
+	return toldBy(ask(base, token, `mutation ($in: RescheduleAppointmentInput!) { rescheduleAppointment(input: $in) { appointment { `+appointmentFields+` } replayed errors { code } } }`,
+		map[string]any{"in": input}), "rescheduleAppointment")
+}
+
 func (overGraphQL) show(base, token, id string) told {
 	t := toldBy(ask(base, token, `query ($id: ID!) { appointment(id: $id) { `+appointmentFields+` } }`, map[string]any{"id": id}), "appointment")
 	if t == (told{}) {
@@ -163,6 +187,7 @@ func toldByREST(a answer) (t told) {
 	var body struct {
 		Code, Status              json.RawMessage // a problem's status is a number
 		ID, AppointmentID         json.Number
+		Replaces, ReplacedBy      json.Number
 		ReferralID, OverlapReason string
 		ExpiresAt                 *time.Time
 		Slots                     []struct {
@@ -175,7 +200,8 @@ func toldByREST(a answer) (t told) {
 		return told{Code: strings.Trim(string(body.Code), `"`), Appointment: body.AppointmentID.String()}
 	}
 	t = told{Appointment: body.ID.String(), Status: strings.Trim(string(body.Status), `"`),
-		Referral: body.ReferralID, Overlap: body.OverlapReason, Lapses: body.ExpiresAt != nil}
+		Referral: body.ReferralID, Overlap: body.OverlapReason, Lapses: body.ExpiresAt != nil,
+		Replaces: body.Replaces.String(), ReplacedBy: body.ReplacedBy.String()}
 	for _, s := range body.Slots {
 		t.Free += fmt.Sprintf("%d:%d ", s.ID, s.Free)
 	}
@@ -217,6 +243,23 @@ func (overREST) cancel(base, token, id, reason string) told {
 	}
 	body, _ := json.Marshal(map[string]string{"reason": reason})
 	return toldByREST(rest(base, token, "POST", "/api/appointments/"+id+"/cancel", "", string(body)))
+}
+
+func (overREST) move(base, token string, m move) told {
+	asked, path := map[string]any{"toSlotId": m.to}, "/api/appointments/"
+	if m.id != "" {
+		path += m.id + "/"
+	} else {
+		asked["referralId"], asked["fromSlotId"] = m.referral, m.from
+	}
+	if m.overlap != "" {
+		asked["overlapReason"] = m.overlap
+	}
+	body, _ := json.Marshal(asked)
+	a := rest(base, token, "POST", path+"reschedule", m.key, string(body))
+	t := toldByREST(a)
+	t.Replayed = a.status == http.StatusOK
+	return t
 }
 
 func (overREST) show(base, token, id string) told {

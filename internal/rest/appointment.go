@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -24,12 +25,17 @@ func (h *Handler) claim(in *request, claim func(context.Context, booking.Actor, 
 		return reply{}, err
 	}
 	claimed, err := claim(in.Context(), in.actor, asked)
+	return h.won(in, claimed, err, asked.Slot, asked.Patient)
+}
+
+// won answers with a place that was asked for in the slot, for the patient if that is known.
+func (h *Handler) won(in *request, claimed booking.Booking, err error, slot booking.SlotID, patient booking.PatientID) (reply, error) {
 	var known *booking.Error
 	if err == nil || errors.As(err, &known) && known.Code.Business() {
-		h.tellLimit(in, asked.Patient)
+		h.tellLimit(in, cmp.Or(claimed.Appointment.PatientID, patient))
 	}
 	if err != nil {
-		return reply{}, &fullError{err, asked.Slot}
+		return reply{}, &fullError{err, slot}
 	}
 	status := http.StatusCreated
 	if claimed.Replayed {
@@ -51,11 +57,11 @@ func bookMembers(r *booking.BookRequest) []member {
 
 // tellLimit says in the answer how many more keys the caller may try for the patient.
 func (h *Handler) tellLimit(in *request, patient booking.PatientID) {
-	if h.Gate == nil || in.actor.Kind == booking.Anonymous {
-		return
-	}
 	if in.actor.Kind == booking.Patient {
 		patient = in.actor.PatientID
+	}
+	if h.Gate == nil || in.actor.Kind == booking.Anonymous || patient == 0 {
+		return
 	}
 	a := h.Gate.Allowance(in.actor, patient)
 	seconds := func(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
@@ -107,6 +113,36 @@ func appointments(in *request, read func(booking.Page) (booking.AppointmentPage,
 		body.Appointments[i] = appointment(a)
 	}
 	return reply{body: body}, err
+}
+
+func rescheduleAppointment(h *Handler, in *request) (reply, error) {
+	asked := booking.RescheduleRequest{Appointment: booking.AppointmentID(in.id("appointmentId")), Key: in.key()}
+	in.object(moveMembers(&asked)...)
+	return h.reschedule(in, asked)
+}
+
+func rescheduleByReferral(h *Handler, in *request) (reply, error) {
+	asked := booking.RescheduleRequest{Key: in.key()}
+	in.object(append(moveMembers(&asked), member{"referralId", &shortText{&asked.Referral, 64}, "text of at most 64 characters", true},
+		member{"fromSlotId", (*idNumber)(&asked.From), wantID, true})...)
+	return h.reschedule(in, asked)
+}
+
+// moveMembers are those of a body that says where to move.
+func moveMembers(r *booking.RescheduleRequest) []member {
+	return []member{
+		{"toSlotId", (*idNumber)(&r.To), wantID, true},
+		{"overlapReason", &shortText{&r.OverlapReason, 500}, "text of at most 500 characters", false},
+	}
+}
+
+func (h *Handler) reschedule(in *request, asked booking.RescheduleRequest) (reply, error) {
+	in.accepts(mediaJSON)
+	if err := in.fault(); err != nil {
+		return reply{}, err
+	}
+	moved, err := h.Booking.Reschedule(in.Context(), in.actor, asked)
+	return h.won(in, moved, err, asked.To, 0)
 }
 
 func confirmHold(h *Handler, in *request) (reply, error) { return h.step(in, h.Booking.Confirm) }

@@ -201,11 +201,13 @@ type appointmentJSON struct {
 	ExpiresAt     *time.Time                `json:"expiresAt"`
 	CancelledAt   *time.Time                `json:"cancelledAt"`
 	CancelReason  *string                   `json:"cancelReason"`
+	Replaces      *booking.AppointmentID    `json:"replaces"`
+	ReplacedBy    *booking.AppointmentID    `json:"replacedBy"`
 }
 
 func appointment(a booking.Appointment) appointmentJSON {
 	return appointmentJSON{a.ID, a.Status, a.SlotID, a.DoctorID, a.PatientID, a.StartAt, a.EndAt, a.ReferralID, a.OverlapReason,
-		a.CreatedAt, a.ExpiresAt, a.CancelledAt, a.CancelReason}
+		a.CreatedAt, a.ExpiresAt, a.CancelledAt, a.CancelReason, a.Replaces, a.ReplacedBy}
 }
 
 type appointmentPageJSON struct {

@@ -60,20 +60,22 @@ type operation func(*Handler, *request) (reply, error)
 
 // operations are those of the document: path → method → operation.
 var operations = map[string]map[string]operation{
-	"/api/doctors":                             {http.MethodGet: listDoctors},
-	"/api/doctors/{doctorId}":                  {http.MethodGet: getDoctor},
-	"/api/doctors/{doctorId}/slots":            {http.MethodGet: listSlots},
-	"/api/doctors/{doctorId}/days":             {http.MethodGet: listDays},
-	"/api/doctors/{doctorId}/appointments":     {http.MethodGet: listDoctorAppointments},
-	"/api/slots/{slotId}/alternatives":         {http.MethodGet: listAlternatives},
-	"/api/availability":                        {http.MethodGet: watchAvailability},
-	"/api/appointments":                        {http.MethodGet: listAppointments, http.MethodPost: bookAppointment},
-	"/api/appointments/{appointmentId}":        {http.MethodGet: getAppointment, http.MethodDelete: deleteAppointment},
-	"/api/appointments/{appointmentId}/cancel": {http.MethodPost: cancelAppointment},
-	"/api/holds":                               {http.MethodPost: holdSlot},
-	"/api/holds/{appointmentId}":               {http.MethodDelete: releaseHold},
-	"/api/holds/{appointmentId}/confirm":       {http.MethodPost: confirmHold},
-	"/api/patients/{subject}":                  {http.MethodPut: registerPatient},
+	"/api/doctors":                                 {http.MethodGet: listDoctors},
+	"/api/doctors/{doctorId}":                      {http.MethodGet: getDoctor},
+	"/api/doctors/{doctorId}/slots":                {http.MethodGet: listSlots},
+	"/api/doctors/{doctorId}/days":                 {http.MethodGet: listDays},
+	"/api/doctors/{doctorId}/appointments":         {http.MethodGet: listDoctorAppointments},
+	"/api/slots/{slotId}/alternatives":             {http.MethodGet: listAlternatives},
+	"/api/availability":                            {http.MethodGet: watchAvailability},
+	"/api/appointments":                            {http.MethodGet: listAppointments, http.MethodPost: bookAppointment},
+	"/api/appointments/{appointmentId}":            {http.MethodGet: getAppointment, http.MethodDelete: deleteAppointment},
+	"/api/appointments/{appointmentId}/cancel":     {http.MethodPost: cancelAppointment},
+	"/api/appointments/{appointmentId}/reschedule": {http.MethodPost: rescheduleAppointment},
+	"/api/appointments/reschedule":                 {http.MethodPost: rescheduleByReferral},
+	"/api/holds":                                   {http.MethodPost: holdSlot},
+	"/api/holds/{appointmentId}":                   {http.MethodDelete: releaseHold},
+	"/api/holds/{appointmentId}/confirm":           {http.MethodPost: confirmHold},
+	"/api/patients/{subject}":                      {http.MethodPut: registerPatient},
 }
 
 // patience is how long an operation may take. What the database is slow to answer or has no

@@ -1,0 +1,49 @@
+package booking
+
+import (
+	"context"
+	"fmt"
+
+	"pgregory.net/rapid"
+)
+
+// reschedule is what a move to a slot comes to; "" and false: it is there already.
+func (m *model) reschedule(c *modelClaim, to int) (Code, bool) {
+	switch state := m.state(c); {
+	case state == AppointmentBooked && c.slot == to:
+		return "", false
+	case state == AppointmentExpired:
+		return HoldExpired, false
+	case state != AppointmentBooked:
+		return InvalidState, false
+	case !m.slots[c.slot].start.After(m.now):
+		return TooLate, false
+	}
+	c.status = AppointmentCancelled // so that it is in nobody's way
+	code, _ := m.claim(c.owner, to, false, c.referral)
+	if code != "" {
+		c.status = AppointmentBooked
+	}
+	return code, code == ""
+}
+
+// playMove moves an appointment, named in one way or the other, to some slot.
+func (m *model) playMove(t *rapid.T, p *practice, s *Service, some func() *modelClaim) {
+	c, to := some(), rapid.IntRange(0, len(m.slots)-1).Draw(t, "to")
+	r := RescheduleRequest{Appointment: c.id, To: m.slots[to].id, Key: fmt.Sprint(len(m.claims), "-", rapid.Uint64().Draw(t, "key"))}
+	if c.referral != "" && m.active(c) && rapid.Bool().Draw(t, "by referral") {
+		r.Appointment, r.Referral, r.From = 0, c.referral, m.slots[c.slot].id
+	}
+	want, changed := m.reschedule(c, to)
+	b, err := s.Reschedule(context.Background(), c.owner, r)
+	if code(err) != want || want == "" && b.Replayed == changed {
+		t.Fatalf("move of appointment %d to slot %d: %+v, %v; want %q, %v", c.id, to, b, err, want, changed)
+	}
+	if !changed {
+		return
+	}
+	if *b.Appointment.Replaces != c.id {
+		t.Fatalf("%+v does not replace appointment %d", b.Appointment, c.id)
+	}
+	m.claims = append(m.claims, &modelClaim{id: b.Appointment.ID, slot: to, owner: c.owner, referral: c.referral, status: AppointmentBooked, move: r})
+}
