@@ -31,11 +31,11 @@ type newcomer struct {
 // signIn is the row of a patient, which it makes if there is none. Whoever comes while an insert is
 // in flight goes into the next one, all together: as many patients as may sign in at once, there is
 // one statement at a time, and nobody waits for a timer.
-func (p *Patients) signIn(ctx context.Context, who identity, c contact) (booking.PatientID, error) {
+func (p *Patients) signIn(ctx context.Context, who identity, said func() contact) (booking.PatientID, error) {
 	if id, ok := p.known.at(who, time.Now()); ok {
 		return id, nil
 	}
-	n, err := p.enter(who, c)
+	n, err := p.enter(who, said())
 	if err != nil {
 		return 0, err
 	}
