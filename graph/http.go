@@ -107,7 +107,10 @@ func (h *Handler) execute(w http.ResponseWriter, r *http.Request, q question, pa
 	switch {
 	case response == nil: // the client has gone
 	case public && len(response.Errors) == 0:
-		k := newKept(q, operation, response, trace)
+		k := newKept(q, encode(response), trace)
+		if r.Method == http.MethodGet {
+			k.etag = etag(operation, response.Data)
+		}
 		h.responses.keep(k)
 		k.write(w, r)
 	default:
@@ -133,10 +136,13 @@ func write(w http.ResponseWriter, media string, response *graphql.Response) {
 }
 
 func writeStatus(w http.ResponseWriter, media string, status int, response *graphql.Response) {
+	writeBody(w, media, status, encode(response))
+}
+
+func writeBody(w http.ResponseWriter, media string, status int, body []byte) {
 	if media == mediaEvents {
 		media = mediaJSON // what was refused never became a stream
 	}
-	body := encode(response)
 	header := w.Header()
 	header["Content-Type"] = contentTypes[media]
 	header["Cache-Control"] = noStore
