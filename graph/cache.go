@@ -145,14 +145,12 @@ func (r *responses) purge() {
 	r.bytes = 0
 }
 
-// newKept makes an answer of a response without errors.
-func newKept(q question, operation *graphql.OperationContext, response *graphql.Response, trace *availability.Trace) *kept {
-	k := &kept{question: q, body: encode(response), trace: trace}
-	k.length = strconv.Itoa(len(k.body))
-	if q.method == http.MethodGet {
-		k.etag = etag(operation, response.Data)
+// newKept makes an answer to keep; it has no errors in it.
+func newKept(q question, body []byte, trace *availability.Trace) *kept {
+	if cap(body) > 2*len(body) { // what is counted is the length
+		body = bytes.Clone(body)
 	}
-	return k
+	return &kept{question: q, body: body, length: strconv.Itoa(len(body)), trace: trace}
 }
 
 // write writes the answer, or to whoever has it already, that it is still so.

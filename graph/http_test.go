@@ -1,9 +1,12 @@
 package graph
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -152,12 +155,39 @@ func TestNegotiate(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"query":"{__typename}","variables":{"id":12345678901234567890},"operationName":null}`))
 	f.Add([]byte(`[{"query":""}]`))
+	f.Add([]byte(`{"query":"q","variables":{"a":[1,{"b":null,"c":[]},true,1e5,-0.0],"d":"\u00e9\n","e":{}}}`))
+	f.Add([]byte(`{"query":"q","variables":{"a":{"b":1},"a":{"c":2}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		params, bad := decode(body)
 		if (params == nil) == (bad == nil) || params != nil && params.Query == "" {
 			t.Errorf("%q: %v %v", body, params, bad)
 		}
+		if bad != nil {
+			return
+		}
+		// Variables are as encoding/json has them.
+		text, err := json.Marshal(params.Variables)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want map[string]any
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		if err := d.Decode(&want); err != nil || !reflect.DeepEqual(params.Variables, want) {
+			t.Errorf("%q: variables %#v, want %#v (%v)", body, params.Variables, want, err)
+		}
 	})
+}
+
+// A booking's request, as a crowd sends it.
+func BenchmarkDecode(b *testing.B) {
+	body := []byte(`{"query":"mutation Book($input: BookAppointmentInput!) { bookAppointment(input: $input) { appointment { id status } replayed errors { code } } }","variables":{"input":{"slotId":"123456","idempotencyKey":"0d8b3b1e-6f0c-4b0e-9f53-0a5d7e2b6a11"}}}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, bad := decode(body); bad != nil {
+			b.Fatal(bad)
+		}
+	}
 }
 
 // Nothing that is sent is our fault.

@@ -2,6 +2,8 @@ package graph
 
 import (
 	"bytes"
+	"strconv"
+	"time"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/vektah/gqlparser/v2/ast"
@@ -16,16 +18,15 @@ type writer[T any] func(buf *bytes.Buffer, v *T)
 // object is a type of the contract as plans know it: the fields that a value answers by itself.
 type object[T any] struct {
 	name    string
-	scalars map[string]func(*T) graphql.Marshaler
+	scalars map[string]writer[T]
 	objects map[string]func(*graphql.OperationContext, ast.SelectionSet) writer[T]
 }
 
 // compile makes the writer of a selection, or nil if a field is not among those known.
 func compile[T any](operation *graphql.OperationContext, set ast.SelectionSet, o object[T]) writer[T] {
 	type part struct {
-		key    string
-		scalar func(*T) graphql.Marshaler
-		object writer[T]
+		key   string
+		write writer[T]
 	}
 	var parts []part
 	for i, f := range graphql.CollectFields(operation, set, []string{o.name}) {
@@ -33,16 +34,15 @@ func compile[T any](operation *graphql.OperationContext, set ast.SelectionSet, o
 		if i == 0 {
 			p.key = p.key[1:]
 		}
-		below := o.objects[f.Name]
-		switch {
+		switch below := o.objects[f.Name]; {
 		case f.Name == "__typename":
-			p.scalar = func(*T) graphql.Marshaler { return graphql.MarshalString(o.name) }
-		case o.scalars[f.Name] != nil:
-			p.scalar = o.scalars[f.Name]
+			p.write = func(buf *bytes.Buffer, _ *T) { buf.WriteString(`"` + o.name + `"`) }
 		case below != nil:
-			p.object = below(operation, f.Selections)
+			p.write = below(operation, f.Selections)
+		default:
+			p.write = o.scalars[f.Name]
 		}
-		if p.scalar == nil && p.object == nil {
+		if p.write == nil {
 			return nil
 		}
 		parts = append(parts, p)
@@ -51,11 +51,7 @@ func compile[T any](operation *graphql.OperationContext, set ast.SelectionSet, o
 		buf.WriteByte('{')
 		for _, p := range parts {
 			buf.WriteString(p.key)
-			if p.scalar != nil {
-				p.scalar(v).MarshalGQL(buf)
-			} else {
-				p.object(buf, v)
-			}
+			p.write(buf, v)
 		}
 		buf.WriteByte('}')
 	}
@@ -98,18 +94,37 @@ func many[P, T any](of func(*P) []T, o object[T]) func(*graphql.OperationContext
 	}
 }
 
+// scalar is a field that the contract's own marshaler writes.
+func scalar[T, V any](marshal func(V) graphql.Marshaler, of func(*T) V) writer[T] {
+	return func(buf *bytes.Buffer, v *T) { marshal(of(v)).MarshalGQL(buf) }
+}
+
+// plain is a field as lists have hundreds of: it is appended, without anything left behind.
+func plain[T, V any](add func([]byte, V) []byte, of func(*T) V) writer[T] {
+	return func(buf *bytes.Buffer, v *T) { buf.Write(add(buf.AvailableBuffer(), of(v))) }
+}
+
+func appendInt[V ~int | ~int64](b []byte, n V) []byte { return strconv.AppendInt(b, int64(n), 10) }
+
+// appendWord writes a value of an enumeration.
+func appendWord[V ~string](b []byte, word V) []byte {
+	return append(append(append(b, '"'), word...), '"')
+}
+
 // orNull writes what may be missing.
-func orNull[T any](v *T, marshal func(T) graphql.Marshaler) graphql.Marshaler {
-	if v == nil {
-		return graphql.Null
+func orNull[V any](marshal func(V) graphql.Marshaler) func(*V) graphql.Marshaler {
+	return func(v *V) graphql.Marshaler {
+		if v == nil {
+			return graphql.Null
+		}
+		return marshal(*v)
 	}
-	return marshal(*v)
 }
 
 var payloadObject = object[BookAppointmentPayload]{
 	name: "BookAppointmentPayload",
-	scalars: map[string]func(*BookAppointmentPayload) graphql.Marshaler{
-		"replayed": func(p *BookAppointmentPayload) graphql.Marshaler { return graphql.MarshalBoolean(p.Replayed) },
+	scalars: map[string]writer[BookAppointmentPayload]{
+		"replayed": scalar(graphql.MarshalBoolean, func(p *BookAppointmentPayload) bool { return p.Replayed }),
 	},
 	objects: map[string]func(*graphql.OperationContext, ast.SelectionSet) writer[BookAppointmentPayload]{
 		"appointment":  one(func(p *BookAppointmentPayload) *booking.Appointment { return p.Appointment }, appointmentObject),
@@ -120,52 +135,52 @@ var payloadObject = object[BookAppointmentPayload]{
 
 var appointmentObject = object[booking.Appointment]{
 	name: "Appointment",
-	scalars: map[string]func(*booking.Appointment) graphql.Marshaler{
-		"id":            func(a *booking.Appointment) graphql.Marshaler { return MarshalAppointmentID(a.ID) },
-		"status":        func(a *booking.Appointment) graphql.Marshaler { return graphql.MarshalString(string(a.Status)) },
-		"startAt":       func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.StartAt) },
-		"endAt":         func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.EndAt) },
-		"referralId":    func(a *booking.Appointment) graphql.Marshaler { return orNull(a.ReferralID, MarshalString) },
-		"overlapReason": func(a *booking.Appointment) graphql.Marshaler { return orNull(a.OverlapReason, MarshalString) },
-		"createdAt":     func(a *booking.Appointment) graphql.Marshaler { return MarshalDateTime(a.CreatedAt) },
-		"expiresAt":     func(a *booking.Appointment) graphql.Marshaler { return orNull(a.ExpiresAt, MarshalDateTime) },
-		"cancelledAt":   func(a *booking.Appointment) graphql.Marshaler { return orNull(a.CancelledAt, MarshalDateTime) },
-		"cancelReason":  func(a *booking.Appointment) graphql.Marshaler { return orNull(a.CancelReason, MarshalString) },
-		"replaces":      func(a *booking.Appointment) graphql.Marshaler { return orNull(a.Replaces, MarshalAppointmentID) },
-		"replacedBy":    func(a *booking.Appointment) graphql.Marshaler { return orNull(a.ReplacedBy, MarshalAppointmentID) },
+	scalars: map[string]writer[booking.Appointment]{
+		"id":            plain(appendID, func(a *booking.Appointment) booking.AppointmentID { return a.ID }),
+		"status":        scalar(graphql.MarshalString, func(a *booking.Appointment) string { return string(a.Status) }),
+		"startAt":       plain(appendDateTime, func(a *booking.Appointment) time.Time { return a.StartAt }),
+		"endAt":         plain(appendDateTime, func(a *booking.Appointment) time.Time { return a.EndAt }),
+		"referralId":    scalar(orNull(MarshalString), func(a *booking.Appointment) *string { return a.ReferralID }),
+		"overlapReason": scalar(orNull(MarshalString), func(a *booking.Appointment) *string { return a.OverlapReason }),
+		"createdAt":     plain(appendDateTime, func(a *booking.Appointment) time.Time { return a.CreatedAt }),
+		"expiresAt":     scalar(orNull(MarshalDateTime), func(a *booking.Appointment) *time.Time { return a.ExpiresAt }),
+		"cancelledAt":   scalar(orNull(MarshalDateTime), func(a *booking.Appointment) *time.Time { return a.CancelledAt }),
+		"cancelReason":  scalar(orNull(MarshalString), func(a *booking.Appointment) *string { return a.CancelReason }),
+		"replaces":      scalar(orNull(MarshalAppointmentID), func(a *booking.Appointment) *booking.AppointmentID { return a.Replaces }),
+		"replacedBy":    scalar(orNull(MarshalAppointmentID), func(a *booking.Appointment) *booking.AppointmentID { return a.ReplacedBy }),
 	},
 }
 
 var refusalObject = object[Refusal]{
 	name: "Refusal",
-	scalars: map[string]func(*Refusal) graphql.Marshaler{
-		"code":       func(r *Refusal) graphql.Marshaler { return graphql.MarshalString(string(r.Code)) },
-		"message":    func(r *Refusal) graphql.Marshaler { return MarshalString(r.Message) },
-		"retryAfter": func(r *Refusal) graphql.Marshaler { return orNull(r.RetryAfter, MarshalInt) },
+	scalars: map[string]writer[Refusal]{
+		"code":       scalar(graphql.MarshalString, func(r *Refusal) string { return string(r.Code) }),
+		"message":    scalar(MarshalString, func(r *Refusal) string { return r.Message }),
+		"retryAfter": scalar(orNull(MarshalInt), func(r *Refusal) *int { return r.RetryAfter }),
 	},
 }
 
 var slotObject = object[booking.Slot]{
 	name: "Slot",
-	scalars: map[string]func(*booking.Slot) graphql.Marshaler{
-		"id":       func(s *booking.Slot) graphql.Marshaler { return MarshalSlotID(s.ID) },
-		"doctorId": func(s *booking.Slot) graphql.Marshaler { return MarshalDoctorID(s.DoctorID) },
-		"startAt":  func(s *booking.Slot) graphql.Marshaler { return MarshalDateTime(s.StartAt) },
-		"endAt":    func(s *booking.Slot) graphql.Marshaler { return MarshalDateTime(s.EndAt) },
-		"opensAt":  func(s *booking.Slot) graphql.Marshaler { return MarshalDateTime(s.OpensAt) },
-		"capacity": func(s *booking.Slot) graphql.Marshaler { return MarshalInt(s.Capacity) },
-		"free":     func(s *booking.Slot) graphql.Marshaler { return MarshalInt(s.Free()) },
-		"status":   func(s *booking.Slot) graphql.Marshaler { return MarshalSlotStatus(s.Status) },
-		"version":  func(s *booking.Slot) graphql.Marshaler { return MarshalInt64(s.Version) },
+	scalars: map[string]writer[booking.Slot]{
+		"id":       plain(appendID, func(s *booking.Slot) booking.SlotID { return s.ID }),
+		"doctorId": plain(appendID, func(s *booking.Slot) booking.DoctorID { return s.DoctorID }),
+		"startAt":  plain(appendDateTime, func(s *booking.Slot) time.Time { return s.StartAt }),
+		"endAt":    plain(appendDateTime, func(s *booking.Slot) time.Time { return s.EndAt }),
+		"opensAt":  plain(appendDateTime, func(s *booking.Slot) time.Time { return s.OpensAt }),
+		"capacity": plain(appendInt, func(s *booking.Slot) int { return s.Capacity }),
+		"free":     plain(appendInt, func(s *booking.Slot) int { return s.Free() }),
+		"status":   plain(appendWord, func(s *booking.Slot) booking.SlotStatus { return s.Status }),
+		"version":  plain(appendInt, func(s *booking.Slot) int64 { return s.Version }),
 	},
 }
 
 var dayObject = object[availability.Day]{
 	name: "DaySlots",
-	scalars: map[string]func(*availability.Day) graphql.Marshaler{
-		"date":     func(d *availability.Day) graphql.Marshaler { return MarshalDate(d.Date) },
-		"timeZone": func(d *availability.Day) graphql.Marshaler { return MarshalString(d.TimeZone) },
-		"asOf":     func(d *availability.Day) graphql.Marshaler { return MarshalDateTime(d.AsOf) },
+	scalars: map[string]writer[availability.Day]{
+		"date":     scalar(MarshalDate, func(d *availability.Day) booking.Date { return d.Date }),
+		"timeZone": scalar(MarshalString, func(d *availability.Day) string { return d.TimeZone }),
+		"asOf":     plain(appendDateTime, func(d *availability.Day) time.Time { return d.AsOf }),
 	},
 	objects: map[string]func(*graphql.OperationContext, ast.SelectionSet) writer[availability.Day]{
 		"slots": many(func(d *availability.Day) []booking.Slot { return d.Slots }, slotObject),

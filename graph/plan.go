@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/hashicorp/golang-lru/v2"
@@ -28,6 +29,7 @@ type plan struct {
 	name string                 // of the operation
 	root graphql.CollectedField // the one field
 	call call
+	size atomic.Int64 // of the last answer: the next is about as long
 }
 
 // call reads the variables, calls the core, and returns how to write its answer. Variables that it
@@ -106,17 +108,17 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, q question, par
 		write(w, q.media, &graphql.Response{Data: []byte("null"), Errors: gqlerror.List{h.presentAt(ctx, r, p.root, err)}})
 		return true
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, 512))
-	buf.WriteString(`{"` + p.root.Alias + `":`)
+	buf := bytes.NewBuffer(make([]byte, 0, p.size.Load()+64))
+	buf.WriteString(`{"data":{"` + p.root.Alias + `":`)
 	fill(buf)
-	buf.WriteByte('}')
-	response := &graphql.Response{Data: buf.Bytes()}
+	buf.WriteString("}}")
+	p.size.Store(int64(buf.Len()))
 	if slices.Contains(publicFields, p.root.Name) {
-		k := newKept(q, nil, response, trace)
+		k := newKept(q, buf.Bytes(), trace)
 		h.responses.keep(k)
 		k.write(w, r)
 	} else {
-		write(w, q.media, response)
+		writeBody(w, q.media, http.StatusOK, buf.Bytes())
 	}
 	return true
 }

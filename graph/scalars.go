@@ -77,10 +77,12 @@ func UnmarshalScheduleID(v any) (schedule.ScheduleID, error) {
 
 func marshalID[T ~int64](id T) graphql.Marshaler {
 	return graphql.WriterFunc(func(w io.Writer) {
-		var buf [22]byte
-		b := strconv.AppendInt(append(buf[:0], '"'), int64(id), 10)
-		w.Write(append(b, '"')) //nolint:errcheck // a buffer
+		w.Write(appendID(make([]byte, 0, 22), id)) //nolint:errcheck // a buffer
 	})
+}
+
+func appendID[T ~int64](b []byte, id T) []byte {
+	return append(strconv.AppendInt(append(b, '"'), int64(id), 10), '"')
 }
 
 // unmarshalID takes decimal digits without a leading zero, as a string or, as GraphQL wants it,
@@ -156,10 +158,12 @@ func UnmarshalString(v any) (string, error) {
 // MarshalDateTime writes an instant in UTC, to the microsecond at most, as the database keeps it.
 func MarshalDateTime(t time.Time) graphql.Marshaler {
 	return graphql.WriterFunc(func(w io.Writer) {
-		var buf [40]byte
-		b := t.UTC().Truncate(time.Microsecond).AppendFormat(append(buf[:0], '"'), time.RFC3339Nano)
-		w.Write(append(b, '"')) //nolint:errcheck // a buffer
+		w.Write(appendDateTime(make([]byte, 0, 40), t)) //nolint:errcheck // a buffer
 	})
+}
+
+func appendDateTime(b []byte, t time.Time) []byte {
+	return append(t.UTC().Truncate(time.Microsecond).AppendFormat(append(b, '"'), time.RFC3339Nano), '"')
 }
 
 // UnmarshalDateTime reads an instant in RFC 3339, of the years 1 to 9999 in UTC.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -24,14 +25,14 @@ type shape struct {
 // takes arguments, or fails, or depends on the viewer.
 var updateObject = object[live.Update]{
 	name: "SlotUpdate",
-	scalars: map[string]func(*live.Update) graphql.Marshaler{
-		"kind":     func(u *live.Update) graphql.Marshaler { return graphql.MarshalString(string(u.Kind)) },
-		"doctorId": func(u *live.Update) graphql.Marshaler { return MarshalDoctorID(u.DoctorID) },
-		"from":     func(u *live.Update) graphql.Marshaler { return MarshalDate(u.From) },
-		"days":     func(u *live.Update) graphql.Marshaler { return MarshalInt(u.Days) },
-		"timeZone": func(u *live.Update) graphql.Marshaler { return MarshalString(u.TimeZone) },
-		"epoch":    func(u *live.Update) graphql.Marshaler { return MarshalInt64(u.Epoch) },
-		"asOf":     func(u *live.Update) graphql.Marshaler { return orNull(u.AsOf, MarshalDateTime) },
+	scalars: map[string]writer[live.Update]{
+		"kind":     plain(appendWord, func(u *live.Update) live.Kind { return u.Kind }),
+		"doctorId": plain(appendID, func(u *live.Update) booking.DoctorID { return u.DoctorID }),
+		"from":     scalar(MarshalDate, func(u *live.Update) booking.Date { return u.From }),
+		"days":     plain(appendInt, func(u *live.Update) int { return u.Days }),
+		"timeZone": scalar(MarshalString, func(u *live.Update) string { return u.TimeZone }),
+		"epoch":    plain(appendInt, func(u *live.Update) int64 { return u.Epoch }),
+		"asOf":     scalar(orNull(MarshalDateTime), func(u *live.Update) *time.Time { return u.AsOf }),
 	},
 	objects: map[string]func(*graphql.OperationContext, ast.SelectionSet) writer[live.Update]{
 		"slots": many(func(u *live.Update) []booking.Slot { return u.Slots }, slotObject),

@@ -116,7 +116,8 @@ func (c *apiCommand) Run(at console) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	log := slog.New(slog.NewJSONHandler(at.stderr, &slog.HandlerOptions{Level: c.LogLevel}))
+	log, flush := newLog(at.stderr, c.LogLevel)
+	defer flush()
 	instance, err := New(at.ctx, c.Config, log)
 	if err != nil {
 		return err

@@ -3,10 +3,13 @@ package app
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"openslot/internal/devenv"
 )
@@ -135,5 +138,36 @@ func TestUnreachable(t *testing.T) {
 	code, _, stderr := command(t, "organization", "create", "--name=A", "--time-zone=UTC", "--database-url=postgres://u:canary@127.0.0.1:1/a")
 	if code != 1 || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "canary") || !strings.Contains(stderr, "127.0.0.1") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+}
+
+// TestLastLines: what was answered a moment before the end is in the log.
+func TestLastLines(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var log logBuffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- Main(ctx, []string{"api", "--jwt-issuer=us", "--jwt-secret=" + secret, "--database-url=" + devenv.NewDB(t).URL, "--listen=127.0.0.1:0"}, io.Discard, &log)
+	}()
+	var address string
+	for found := false; !found; {
+		select {
+		case code := <-ended:
+			t.Fatalf("it ended with %d: %s", code, log.String())
+		case <-time.After(time.Millisecond):
+		}
+		_, after, _ := strings.Cut(log.String(), `"address":"`)
+		address, _, found = strings.Cut(after, `"`)
+	}
+	answer, err := http.Get("http://" + address + "/livez")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	stop()
+	if code := <-ended; code != 0 || strings.Count(log.String(), `"path":"/livez"`) != 1 {
+		t.Errorf("it ended with %d, and said:\n%s", code, log.String())
 	}
 }

@@ -37,6 +37,9 @@ func withRequestID(next http.Handler) http.Handler {
 	})
 }
 
+// requestLine is the message of the line that every request has in the log.
+const requestLine = "request"
+
 // withLog logs every request once it is answered, and answers those that panicked. The line has
 // no query string, no body and nothing of the token: they can say who someone is. For the same
 // reason a path is logged only where it is one of ours.
@@ -54,7 +57,7 @@ func withLog(log *slog.Logger, next http.Handler) http.Handler {
 				log.Error("panic", "panic", problem, "requestId", r.Header.Get(requestIDHeader), "stack", string(debug.Stack()))
 				answer.fail(r)
 			}
-			log.LogAttrs(context.WithoutCancel(r.Context()), level, "request",
+			log.LogAttrs(context.WithoutCancel(r.Context()), level, requestLine,
 				slog.String("method", method(r)),
 				slog.String("path", route(r)),
 				slog.Int("status", answer.code()),

@@ -45,7 +45,7 @@ func TestBlockRules(t *testing.T) {
 	p := NewPatients(db.Pool)
 	operators := booking.Actor{Kind: booking.System, Subject: "ops"}
 	signedIn := func(subject string, organizations ...booking.OrganizationID) booking.PatientID {
-		id, err := p.signIn(t.Context(), identity{local.Issuer, subject}, contact{})
+		id, err := p.signIn(t.Context(), identity{local.Issuer, subject}, untold)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"strconv"
@@ -16,8 +15,8 @@ import (
 	"openslot/internal/booking"
 )
 
-// claims is what a token says. It is read more strictly than the library would: names exactly as
-// written and once each, dates as whole seconds. What it says is true once the parser returns.
+// claims is what a token says. Names are taken exactly as written and once each, dates as
+// whole seconds. What it says is true once verify returns it.
 type claims struct {
 	jwt.RegisteredClaims
 	role   string
@@ -27,15 +26,15 @@ type claims struct {
 	locale string
 }
 
-// UnmarshalJSON reads the payload of a token. Errors name the claim, never its value.
-func (c *claims) UnmarshalJSON(payload []byte) error {
+// read reads the payload of a token. Errors name the claim, never its value.
+func (c *claims) read(payload []byte) error {
 	// The library refuses a name that comes twice (which one counts would depend on who reads it) and
 	// what is not UTF-8, and takes names exactly as written.
 	var raw struct {
-		Issuer    jsontext.Value `json:"iss"`
-		Subject   jsontext.Value `json:"sub"`
+		Issuer    string         `json:"iss"`
+		Subject   string         `json:"sub"`
 		Audience  jsontext.Value `json:"aud"`
-		Role      jsontext.Value `json:"role"`
+		Role      string         `json:"role"`
 		ExpiresAt jsontext.Value `json:"exp"`
 		NotBefore jsontext.Value `json:"nbf"`
 		IssuedAt  jsontext.Value `json:"iat"`
@@ -44,22 +43,18 @@ func (c *claims) UnmarshalJSON(payload []byte) error {
 		Email     jsontext.Value `json:"email"`
 		Locale    jsontext.Value `json:"locale"`
 	}
-	if json.Unmarshal(payload, &raw) != nil {
-		return errors.New("not an object in UTF-8 with each name once")
+	err := json.Unmarshal(payload, &raw)
+	var wrong *json.SemanticError
+	switch {
+	case errors.As(err, &wrong) && wrong.JSONPointer != "":
+		return fmt.Errorf("claim %s has the wrong type", wrong.JSONPointer.LastToken()) // one of the above
+	case err != nil:
+		return errors.New("claims are not an object in UTF-8 with each name once")
 	}
-	for _, text := range [...]struct {
-		name string
-		raw  jsontext.Value
-		into *string
-	}{{"iss", raw.Issuer, &c.Issuer}, {"sub", raw.Subject, &c.Subject}, {"role", raw.Role, &c.role}} {
-		if text.raw != nil && json.Unmarshal(text.raw, text.into) != nil {
-			return fmt.Errorf("claim %s has the wrong type", text.name)
-		}
-	}
-	if raw.Audience != nil && json.Unmarshal(raw.Audience, &c.Audience) != nil {
+	c.Issuer, c.Subject, c.role = raw.Issuer, raw.Subject, raw.Role
+	if c.Audience, err = audience(raw.Audience); err != nil {
 		return errors.New("claim aud has the wrong type")
 	}
-	var err error
 	for _, moment := range [...]struct {
 		name string
 		raw  jsontext.Value
@@ -79,6 +74,18 @@ func (c *claims) UnmarshalJSON(payload []byte) error {
 	}
 	c.name, c.email, c.locale = courtesy(raw.Name), courtesy(raw.Email), courtesy(raw.Locale)
 	return nil
+}
+
+// audience is one name or a list of them.
+func audience(raw jsontext.Value) (names jwt.ClaimStrings, err error) {
+	switch raw.Kind() {
+	case 0: // left out
+		return nil, nil
+	case '"':
+		names = make(jwt.ClaimStrings, 1)
+		return names, json.Unmarshal(raw, &names[0])
+	}
+	return names, json.Unmarshal(raw, (*[]string)(&names))
 }
 
 // courtesy is a claim that counts as left out if it is of the wrong type.
@@ -125,35 +132,6 @@ func (c *claims) contact() contact {
 		}
 	}
 	return given
-}
-
-// checkHeader refuses headers that change what the token means: another type of token, or
-// extensions that we would have to understand. Keys that a header brings or points to (jwk, jku,
-// x5c, x5u) are not looked at.
-func checkHeader(token *jwt.Token) error {
-	encoded, _, _ := strings.Cut(token.Raw, ".")
-	raw, err := base64.RawURLEncoding.DecodeString(encoded)
-	if err != nil {
-		return err
-	}
-	var header struct {
-		Crit jsontext.Value `json:"crit"`
-	}
-	switch err := json.Unmarshal(raw, &header); {
-	case err != nil:
-		return errors.New("header is not an object in UTF-8 with each name once")
-	case header.Crit != nil:
-		return errors.New("header has critical extensions")
-	}
-	if typ, ok := token.Header["typ"]; ok {
-		s, _ := typ.(string)
-		switch strings.TrimPrefix(strings.ToLower(s), "application/") {
-		case "jwt", "at+jwt":
-		default:
-			return errors.New("header typ: not an access token")
-		}
-	}
-	return nil
 }
 
 // date reads whole seconds since 1970, up to the year 9999.

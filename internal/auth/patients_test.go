@@ -199,7 +199,7 @@ func TestPatientsUnavailable(t *testing.T) {
 	wantCode(t, err, booking.Unavailable)
 	_, err = p.ByID(t.Context(), []booking.PatientID{1})
 	wantCode(t, err, booking.Unavailable)
-	_, err = p.signIn(t.Context(), identity{"i", "s"}, contact{})
+	_, err = p.signIn(t.Context(), identity{"i", "s"}, untold)
 	wantCode(t, err, booking.Unavailable)
 }
 

@@ -31,11 +31,11 @@ type newcomer struct {
 // signIn is the row of a patient, which it makes if there is none. Whoever comes while an insert is
 // in flight goes into the next one, all together: as many patients as may sign in at once, there is
 // one statement at a time, and nobody waits for a timer.
-func (p *Patients) signIn(ctx context.Context, who identity, c contact) (booking.PatientID, error) {
+func (p *Patients) signIn(ctx context.Context, who identity, said func() contact) (booking.PatientID, error) {
 	if id, ok := p.known.at(who, time.Now()); ok {
 		return id, nil
 	}
-	n, err := p.enter(who, c)
+	n, err := p.enter(who, said())
 	if err != nil {
 		return 0, err
 	}
@@ -117,38 +117,39 @@ SELECT n.issuer, n.subject, n.name, n.email, n.locale
   FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
        AS n(issuer, subject, name, email, locale)
  ORDER BY n.issuer, n.subject
-    ON CONFLICT (issuer, subject) DO NOTHING`
+    ON CONFLICT (issuer, subject) DO NOTHING
+RETURNING issuer, subject, id, false`
 )
 
 // insert reads the rows of all, and makes those that are missing. Most have theirs from another day.
 func (p *Patients) insert(ctx context.Context, newcomers map[identity]*newcomer) (map[identity]booking.PatientID, error) {
 	ids := make(map[identity]booking.PatientID, len(newcomers))
-	read := func(rows pgx.Rows) error {
+	ask := func(sql string, args ...any) error {
+		rows, err := p.pool.Query(ctx, sql, args...)
+		if err != nil {
+			return failed("sign in", err)
+		}
 		var who identity
 		var id booking.PatientID
 		var blocked bool
-		_, err := pgx.ForEachRow(rows, []any{&who.issuer, &who.subject, &id, &blocked}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&who.issuer, &who.subject, &id, &blocked}, func() error {
 			ids[who] = id
 			if blocked {
 				p.blocks.add(id)
 			}
 			return nil
 		})
-		return err
+		if err != nil {
+			return failed("sign in", err)
+		}
+		return nil
 	}
 	var issuers, subjects []string
 	for who := range newcomers {
 		issuers, subjects = append(issuers, who.issuer), append(subjects, who.subject)
 	}
-	rows, err := p.pool.Query(ctx, signedInSQL, issuers, subjects)
-	if err == nil {
-		err = read(rows)
-	}
-	if err != nil {
-		return nil, failed("sign in", err)
-	}
-	if len(ids) == len(newcomers) {
-		return ids, nil
+	if err := ask(signedInSQL, issuers, subjects); err != nil || len(ids) == len(newcomers) {
+		return ids, err
 	}
 
 	issuers, subjects = issuers[:0], subjects[:0]
@@ -159,11 +160,9 @@ func (p *Patients) insert(ctx context.Context, newcomers map[identity]*newcomer)
 			names, emails, locales = append(names, n.contact.Name), append(emails, n.contact.Email), append(locales, n.contact.Locale)
 		}
 	}
-	var b pgx.Batch
-	b.Queue(signInSQL, issuers, subjects, names, emails, locales)
-	b.Queue(signedInSQL, issuers, subjects).Query(read) // a statement of its own: the one before doesn't see what it waited for
-	if err := p.pool.SendBatch(ctx, &b).Close(); err != nil {
-		return nil, failed("sign in", err)
+	if err := ask(signInSQL, issuers, subjects, names, emails, locales); err != nil || len(ids) == len(newcomers) {
+		return ids, err
 	}
-	return ids, nil
+	// Another instance has made some of them meanwhile, which only a new statement sees.
+	return ids, ask(signedInSQL, issuers, subjects)
 }

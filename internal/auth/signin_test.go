@@ -178,7 +178,7 @@ func TestSignInStorm(t *testing.T) {
 			t.Errorf("%d rows, %d ids, want %d", n, len(different), callers)
 		}
 		for i, id := range ids { // known now: no statement, the same answer
-			if again, err := p.signIn(t.Context(), subject(i), contact{}); err != nil || again != id {
+			if again, err := p.signIn(t.Context(), subject(i), untold); err != nil || again != id {
 				t.Errorf("again: %d, %v, want %d", again, err, id)
 			}
 		}
@@ -186,7 +186,7 @@ func TestSignInStorm(t *testing.T) {
 	}
 	t.Run("Together", func(t *testing.T) {
 		n := storm(t, callers, func(p *Patients, i int) (booking.PatientID, error) {
-			return p.signIn(context.Background(), subject(i), contact{})
+			return p.signIn(context.Background(), subject(i), untold)
 		})
 		t.Logf("%d patients in %d inserts", callers, n)
 		if n > callers/5 {
@@ -214,7 +214,7 @@ func TestSignInCollects(t *testing.T) {
 	release := block(t, db)
 	answers := make(chan booking.PatientID, callers+1)
 	enter := func(ctx context.Context, i int) {
-		id, err := p.signIn(ctx, subject(i), contact{})
+		id, err := p.signIn(ctx, subject(i), untold)
 		if err != nil && ctx.Err() == nil {
 			t.Error(err)
 		}
@@ -265,7 +265,7 @@ func TestSignInOverload(t *testing.T) {
 			t.Fatalf("newcomer %d: %v", i, err)
 		}
 	}
-	_, err = p.signIn(t.Context(), subject(-1), contact{})
+	_, err = p.signIn(t.Context(), subject(-1), untold)
 	wantCode(t, err, booking.Overloaded)
 	release()
 	<-first.done
@@ -360,7 +360,7 @@ func TestSignInInstances(t *testing.T) {
 			for j := range newcomers {
 				all.Go(func() {
 					var err error
-					if got[i][j], err = patients[i].signIn(context.Background(), subject(j), contact{}); err != nil {
+					if got[i][j], err = patients[i].signIn(context.Background(), subject(j), untold); err != nil {
 						t.Error(err)
 					}
 				})

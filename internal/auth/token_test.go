@@ -53,16 +53,16 @@ func unsigned(alg string) func(*draft) {
 
 var badTokens = []badToken{
 	{"Empty", finish(func(string) string { return "" }), "number of segments"},
-	{"None", unsigned("none"), "signing method none is invalid"},
-	{"NoneTitle", unsigned("None"), "alg) is unavailable"},
-	{"NoneUpper", unsigned("NONE"), "alg) is unavailable"},
-	{"NoneMixed", unsigned("nOnE"), "alg) is unavailable"},
-	{"NoneSigned", header("alg", "none"), "signing method none is invalid"},
-	{"NoAlg", func(d *draft) { delete(d.header, "alg") }, "alg) is unspecified"},
-	{"AlgIsNumber", header("alg", 256), "alg) is unspecified"},
-	{"AlgLower", header("alg", "hs256"), "alg) is unavailable"},
-	{"HS512", func(d *draft) { d.method, d.header["alg"] = jwt.SigningMethodHS512, "HS512" }, "HS512 is invalid"},
-	{"RS256WithoutKey", header("alg", "RS256"), "RS256 is invalid"},
+	{"None", unsigned("none"), "not one of ours"},
+	{"NoneTitle", unsigned("None"), "not one of ours"},
+	{"NoneUpper", unsigned("NONE"), "not one of ours"},
+	{"NoneMixed", unsigned("nOnE"), "not one of ours"},
+	{"NoneSigned", header("alg", "none"), "not one of ours"},
+	{"NoAlg", func(d *draft) { delete(d.header, "alg") }, "header alg: not a text"},
+	{"AlgIsNumber", header("alg", 256), "header alg: not a text"},
+	{"AlgLower", header("alg", "hs256"), "not one of ours"},
+	{"HS512", func(d *draft) { d.method, d.header["alg"] = jwt.SigningMethodHS512, "HS512" }, "not one of ours"},
+	{"RS256WithoutKey", header("alg", "RS256"), "not one of ours"},
 	{"OtherSecret", func(d *draft) { d.key = []byte("another secret, of 32 bytes or more") }, "signature is invalid"},
 	{"EmptySecret", func(d *draft) { d.key = []byte{} }, "signature is invalid"},
 	{"NoSignature", finish(func(s string) string { return s[:strings.LastIndex(s, ".")+1] }), "signature is invalid"},
@@ -78,9 +78,9 @@ var badTokens = []badToken{
 	{"LineBreak", finish(func(s string) string { return s[:9] + "\n" + s[9:] }), "character"},
 	{"Padding", finish(func(s string) string { return s + "=" }), "character"},
 	{"StandardAlphabet", finish(func(s string) string { return s[:9] + "/" + s[10:] }), "character"},
-	{"LooseBits", finish(loosen), "could not base64 decode signature"},
-	{"HeaderIsNull", func(d *draft) { d.head = "null" }, "alg) is unspecified"},
-	{"HeaderIsText", func(d *draft) { d.head = "alg: HS256" }, "JSON decode header"},
+	{"LooseBits", finish(loosen), "signature: not base64"},
+	{"HeaderIsNull", func(d *draft) { d.head = "null" }, "header alg: not a text"},
+	{"HeaderIsText", func(d *draft) { d.head = "alg: HS256" }, "not an object"},
 	{"HeaderTwice", func(d *draft) { d.head = `{"alg":"none","alg":"HS256"}` }, "each name once"},
 	{"Critical", header("crit", []string{"exp"}), "critical"},
 	{"TypeOther", header("typ", "logout+jwt"), "not an access token"},
@@ -89,9 +89,9 @@ var badTokens = []badToken{
 
 	{"PayloadIsNull", func(d *draft) { d.payload = "null" }, "exp claim is required"},
 	{"PayloadIsArray", func(d *draft) { d.payload = "[]" }, "not an object"},
-	{"PayloadIsDeep", func(d *draft) { d.payload = strings.Repeat("[", 5000) }, "JSON decode claim"},
+	{"PayloadIsDeep", func(d *draft) { d.payload = strings.Repeat("[", 5000) }, "not an object"},
 	{"PayloadNotUTF8", inPayload(",\"x\":\"\xff\""), "in UTF-8"},
-	{"PayloadWithTail", inPayload(`}{"a":1`), "JSON decode claim"},
+	{"PayloadWithTail", inPayload(`}{"a":1`), "not an object"},
 	{"SubjectTwice", inPayload(`,"sub":"someone else"`), "each name once"},
 	{"RoleTwiceEscaped", inPayload(`,"\u0072ole":"system"`), "each name once"},
 
@@ -353,4 +353,21 @@ func FuzzToken(f *testing.F) {
 			t.Fatalf("error = %v, want %s", err, booking.Unauthenticated)
 		}
 	})
+}
+
+// Tokens never seen before, as a crowd brings them.
+func BenchmarkAuthenticate(b *testing.B) {
+	a := newLocal(b, nil)
+	token := good()
+	token.claims["exp"] = int64(253_402_300_799)
+	signed := token.sign(b)
+	now := epoch
+	a.now = func() time.Time { return now }
+	b.ReportAllocs()
+	for b.Loop() {
+		now = now.Add(trustFor) // and what was verified before is forgotten
+		if _, err := a.Authenticate(b.Context(), signed); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package availability
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,9 +23,13 @@ type Day struct {
 
 // Free are the slots with a place left that are not closed, whether they are open yet or not.
 func (d Day) Free() []booking.Slot {
+	isFree := func(s booking.Slot) bool { return s.Free() > 0 && s.Status == booking.SlotOpen }
+	if !slices.ContainsFunc(d.Slots, func(s booking.Slot) bool { return !isFree(s) }) {
+		return d.Slots
+	}
 	free := make([]booking.Slot, 0, len(d.Slots))
 	for _, s := range d.Slots {
-		if s.Free() > 0 && s.Status == booking.SlotOpen {
+		if isFree(s) {
 			free = append(free, s)
 		}
 	}

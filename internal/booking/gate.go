@@ -27,7 +27,8 @@ type FullMark struct {
 }
 
 // lookups answers calls that the gate has refused: those that wait while a statement is in
-// flight are looked up together in the next.
+// flight are looked up together in the next. Whoever comes alone does not wait; in a crowd statements
+// don't follow each other closer than lookupRest, because a few large ones cost less than many small.
 type lookups struct {
 	find func(calls []*call) // answers those of which something is known, and leaves the others
 
@@ -41,8 +42,10 @@ type lookup struct {
 	done chan struct{}
 }
 
-// lookupMost is how many keys one statement looks up.
-const lookupMost = 256
+const (
+	lookupMost = 256 // keys that one statement looks up
+	lookupRest = 4 * time.Millisecond
+)
 
 // known reports whether the call could be answered by what has been booked before; if not, the
 // call says whether its slot has room. After an error the call still belongs to the look-up.
@@ -82,9 +85,13 @@ func (l *lookups) work() {
 		for i, w := range batch {
 			calls[i] = w.call
 		}
+		began := time.Now()
 		l.find(calls)
 		for _, w := range batch {
 			close(w.done)
+		}
+		if n > 1 {
+			time.Sleep(lookupRest - time.Since(began))
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -153,6 +154,43 @@ func TestGateLookupsBound(t *testing.T) {
 		wantCode(t, err, Overloaded)
 		close(hold)
 		done.Wait()
+		time.Sleep(lookupRest)
+	})
+}
+
+// A crowd is looked up by few statements; whoever comes alone does not wait.
+func TestGateLookupsRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const takes = time.Millisecond
+		var sizes []int
+		l := lookups{find: func(calls []*call) {
+			sizes = append(sizes, len(calls))
+			time.Sleep(takes)
+		}}
+		began := time.Now()
+		ask := func() {
+			if known, err := l.known(context.Background(), newCall(1, "k")); known || err != nil {
+				t.Errorf("%t, %v", known, err)
+			}
+		}
+		for range 3 {
+			ask()
+		}
+		if took := time.Since(began); took != 3*takes {
+			t.Errorf("three, one after the other, took %v", took)
+		}
+		var done sync.WaitGroup
+		for range 80 {
+			done.Go(ask)
+			time.Sleep(takes/10 + 1)
+		}
+		done.Wait()
+		// The first alone, those who came meanwhile, and then whoever came within the rest.
+		if want := []int{1, 1, 1, 1, 9, 40, 30}; !slices.Equal(sizes, want) {
+			t.Errorf("looked up together: %d, want %d", sizes, want)
+		}
+		time.Sleep(lookupRest)
 	})
 }
 
