@@ -2,7 +2,6 @@ package app
 
 import (
 	"bufio"
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"log/slog"
@@ -57,13 +56,18 @@ func withLog(log *slog.Logger, next http.Handler) http.Handler {
 				log.Error("panic", "panic", problem, "requestId", r.Header.Get(requestIDHeader), "stack", string(debug.Stack()))
 				answer.fail(r)
 			}
-			log.LogAttrs(context.WithoutCancel(r.Context()), level, requestLine,
+			if !log.Enabled(r.Context(), level) {
+				return
+			}
+			line := slog.NewRecord(time.Now(), level, requestLine, 0) // without the place in our source, which nobody is told
+			line.AddAttrs(
 				slog.String("method", method(r)),
 				slog.String("path", route(r)),
 				slog.Int("status", answer.code()),
 				slog.Int64("bytes", answer.bytes),
-				slog.Int64("us", time.Since(start).Microseconds()),
+				slog.Int64("us", line.Time.Sub(start).Microseconds()),
 				slog.String("requestId", r.Header.Get(requestIDHeader)))
+			_ = log.Handler().Handle(r.Context(), line)
 		}()
 		next.ServeHTTP(answer, r)
 	})

@@ -20,7 +20,7 @@ type entry[V any] struct {
 }
 
 func newCache[K comparable, V any](size int) *cache[K, V] {
-	return &cache[K, V]{size: size, young: make(map[K]entry[V])}
+	return &cache[K, V]{size: size, young: make(map[K]entry[V]), old: make(map[K]entry[V])}
 }
 
 // at is the value that stands for key at now.
@@ -49,7 +49,8 @@ func (c *cache[K, V]) put(key K, value V, until time.Time) {
 
 func (c *cache[K, V]) insert(key K, e entry[V]) {
 	if len(c.young) >= c.size {
-		c.old, c.young = c.young, make(map[K]entry[V])
+		c.old, c.young = c.young, c.old
+		clear(c.young) // its room stays: a crowd fills it again and again
 	}
 	c.young[key] = e
 }
