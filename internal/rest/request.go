@@ -14,6 +14,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"openslot/internal/booking"
 )
 
@@ -212,43 +214,34 @@ func (in *request) object(members ...member) {
 
 func decodeObject(body []byte, members []member) error {
 	noJSON := booking.Refuse(booking.Invalid, "The body must be one JSON object in UTF-8 and nothing after it.")
-	if !utf8.Valid(body) {
-		return noJSON
-	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	if start, err := d.Token(); err != nil || start != json.Delim('{') {
+	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true)) // refused below, by their names
+	if start, err := d.ReadToken(); err != nil || start.Kind() != '{' {
 		return noJSON
 	}
 	var seen uint
-	for d.More() {
-		key, err := d.Token()
-		name, ok := key.(string)
-		if err != nil || !ok {
+	for d.PeekKind() != '}' {
+		key, err := d.ReadToken()
+		if err != nil {
 			return noJSON
 		}
-		at := -1
-		for i := range members {
-			if members[i].name == name {
-				at = i
-			}
-		}
-		var value json.RawMessage
-		switch err := d.Decode(&value); {
+		name := key.String()
+		at := slices.IndexFunc(members, func(m member) bool { return m.name == name })
+		switch value, err := d.ReadValue(); {
 		case err != nil:
 			return noJSON
 		case at < 0:
 			return booking.Refuse(booking.Invalid, "There is no member %.50q here.", name)
 		case seen&(1<<at) != 0:
 			return booking.Refuse(booking.Invalid, "%s is given more than once.", name)
-		case string(value) == "null" || json.Unmarshal(value, members[at].into) != nil:
+		case value.Kind() == 'n' || decodeValue(value, members[at].into) != nil:
 			return booking.Refuse(booking.Invalid, "%s must be %s.", name, members[at].want)
 		}
 		seen |= 1 << at
 	}
-	if _, err := d.Token(); err != nil { // the closing brace
+	if _, err := d.ReadToken(); err != nil { // the closing brace
 		return noJSON
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
 		return noJSON
 	}
 	for i, m := range members {
@@ -257,6 +250,14 @@ func decodeObject(body []byte, members []member) error {
 		}
 	}
 	return nil
+}
+
+// decodeValue reads a value. Types of our own do that without being looked at.
+func decodeValue(value []byte, into any) error {
+	if own, ok := into.(json.Unmarshaler); ok {
+		return own.UnmarshalJSON(value)
+	}
+	return json.Unmarshal(value, into)
 }
 
 // idNumber is an id in a body.
@@ -307,7 +308,14 @@ func (in *request) body() ([]byte, error) {
 	if in.ContentLength > maxBody {
 		return nil, tooLarge
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(in.w, in.Body, maxBody))
+	var body []byte
+	var err error
+	if in.ContentLength >= 0 {
+		body = make([]byte, in.ContentLength)
+		_, err = io.ReadFull(in.Body, body)
+	} else {
+		body, err = io.ReadAll(http.MaxBytesReader(in.w, in.Body, maxBody))
+	}
 	if err != nil {
 		if limit := new(http.MaxBytesError); errors.As(err, &limit) {
 			return nil, tooLarge
