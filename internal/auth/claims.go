@@ -127,7 +127,7 @@ func (c *claims) actor() (booking.Actor, error) {
 func (c *claims) contact() contact {
 	given := contact{Name: &c.name, Email: &c.email, Locale: &c.locale}
 	for _, f := range given.fields() {
-		if *f.value != nil && f.fault(**f.value) != "" {
+		if *f.value != nil && (**f.value == "" || f.fault(**f.value) != "") { // most tell nothing
 			*f.value = nil
 		}
 	}
