@@ -596,8 +596,12 @@ enum RefusalCode {
   OVERLAP
   "There is an appointment for this referral already."
   REFERRAL_IN_USE
-  "It is too late for this."
+  "The slot lies beyond the practice's horizon (` + "`" + `BookingRules` + "`" + `); the message says from when on it can be booked."
+  TOO_EARLY
+  "It has begun; or it lies within the practice's notice or cut-off (` + "`" + `BookingRules` + "`" + `), and the message says until when it was possible."
   TOO_LATE
+  "The patient has as much with the practice as it lets a patient have (` + "`" + `BookingRules` + "`" + `); the message says which limit and until when."
+  LIMIT_REACHED
   "The appointment's state does not allow this."
   INVALID_STATE
   "The hold has lapsed."

@@ -24,11 +24,12 @@ $$;
 --                                            NULL = any
 --   p_exempt        whether what a practice asks of its patients does not bind the caller: its staff
 --
--- outcome: CHANGED; UNCHANGED, the step was taken before; or the code of a refusal.
+-- outcome: CHANGED; UNCHANGED, the step was taken before; or the code of a refusal, with the rule of
+-- the practice that refuses, if it is one.
 CREATE FUNCTION step(
     p_now timestamptz, p_step text, p_appointment bigint, p_patient bigint, p_organization bigint,
     p_registrar text, p_by text, p_reason text, p_exempt boolean
-) RETURNS TABLE (outcome text, doctor_id bigint, a appointment)
+) RETURNS TABLE (outcome text, rule practice_rule, doctor_id bigint, a appointment)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
@@ -49,7 +50,12 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO slot FROM time_slot t WHERE t.id = a.slot_id FOR NO KEY UPDATE;
-    v_now := coalesce(p_now, clock_timestamp());   -- after the wait
+    IF p_step = 'CONFIRM' THEN
+        -- Limits don't count a hold that has lapsed. Whoever counts must not find it so by a later
+        -- clock than the one it is confirmed by.
+        PERFORM pg_advisory_xact_lock(patient_lock_key(a.patient_id));
+    END IF;
+    v_now := coalesce(p_now, clock_timestamp());   -- after the last wait
     doctor_id := slot.doctor_id;
     SELECT * INTO a FROM appointment x WHERE x.id = p_appointment;     -- now it stands still
     v_from := a.status;
@@ -60,6 +66,10 @@ BEGIN
         WHEN v_from <> 'HELD' AND (p_step <> 'CANCEL' OR v_from <> 'BOOKED') THEN 'INVALID_STATE'
         WHEN lower(a.during) <= v_now                        THEN 'TOO_LATE'
         ELSE 'CHANGED' END;
+    IF outcome = 'CHANGED' AND v_from = 'BOOKED' AND v_goal = 'CANCELLED' AND NOT p_exempt THEN
+        rule := cutoff_rule(v_now, a.organization_id, lower(a.during));
+        outcome := coalesce(rule.code, outcome);
+    END IF;
     IF outcome = 'CHANGED' AND v_goal = 'BOOKED' THEN
         UPDATE appointment x SET status = 'BOOKED', expires_at = NULL WHERE x.id = a.id RETURNING * INTO a;
         INSERT INTO outbox_event (root_id, type, payload) VALUES (a.root_id, 'BOOKED', booking_payload(a, slot));

@@ -136,11 +136,12 @@ func (p *practice) check() {
 		"of a chain of moves only the last is active": `
 			SELECT count(*) FROM (SELECT FROM appointment GROUP BY root_id
 			 HAVING min(id) FILTER (WHERE status IN ('HELD', 'BOOKED', 'ARRIVED')) < max(id)) AS early`,
-		"no two active appointments of a patient overlap, unless it is allowed": `
+		"no active appointment overlaps an earlier one of the patient that stood, unless it is allowed": `
 			SELECT count(*) FROM appointment a JOIN appointment b
 			    ON b.patient_id = a.patient_id AND b.id > a.id AND b.during && a.during
 			 WHERE a.status IN ('HELD', 'BOOKED', 'ARRIVED') AND b.status IN ('HELD', 'BOOKED', 'ARRIVED')
-			   AND NOT a.overlap_allowed AND NOT b.overlap_allowed`,
+			   AND NOT b.overlap_allowed
+			   AND NOT (a.overlap_allowed AND a.status = 'HELD' AND a.expires_at <= b.created_at)`,
 		"a referral has one active appointment": `
 			SELECT count(*) FROM (SELECT FROM appointment
 			 WHERE status IN ('HELD', 'BOOKED', 'ARRIVED') AND referral_id IS NOT NULL

@@ -22,7 +22,7 @@ type Step struct {
 
 // stepSQL runs the rule of a step: one round trip, one transaction.
 const stepSQL = `
-SELECT outcome, ` + appointmentColumns + `
+SELECT outcome, ` + ruleColumns + `, ` + appointmentColumns + `
   FROM step($1, $2, $3, $4, $5, $6, $7, nullif($8, ''), $9)`
 
 // step takes an appointment to its next state, if the actor may see it and the rules allow it.
@@ -37,8 +37,9 @@ func (s *Service) step(ctx context.Context, actor Actor, step string, id Appoint
 	)
 	err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, rerun bool) error {
 		row := conn.QueryRow(ctx, stepSQL, s.now(), step, id, sees.patient, sees.organization, sees.registrar,
-			actor.Caller(), reason, actor.Kind == Staff)
-		if err := scanAppointment(row, &taken.Appointment, &decided.code); err != nil {
+			actor.Caller(), reason, actor.exempt())
+		if err := scanAppointment(row, &taken.Appointment, &decided.code,
+			&decided.rule.name, &decided.rule.number, &decided.rule.moment); err != nil {
 			return err
 		}
 		taken.Changed = decided.code == outcomeChanged || decided.code == outcomeUnchanged && rerun
