@@ -71,6 +71,8 @@ func TestAccess(t *testing.T) {
 		"Mutation.rescheduleAppointment":           {`mutation{rescheduleAppointment(input:{appointmentId:%standing,toSlotId:%slot,idempotencyKey:"k5"}){replayed appointment{patient{email}}}}`, [7]string{una, data, none, data, none, none, data}, []string{"patient", "staff", "system"}},
 		"Mutation.registerPatient":                 {`mutation{registerPatient(input:{subject:"ada"}){created patient{email}}}`, [7]string{una, forb, forb, data, data, data, forb}, nil},
 		"Mutation.createOrganization":              {`mutation{createOrganization(input:{name:"%caller",timeZone:"UTC"}){organization{id}}}`, [7]string{una, forb, forb, forb, forb, forb, data}, nil},
+		"Mutation.updateBookingRules":              {`mutation{updateBookingRules(input:{holdMinutes:10}){organization{id}}}`, [7]string{una, forb, forb, data, data, forb, none}, nil},
+		"Mutation.updateBookingRules by id":        {`mutation{updateBookingRules(input:{organizationId:%north,holdMinutes:10}){organization{id}}}`, [7]string{una, forb, forb, data, none, forb, data}, nil},
 		"Mutation.createDoctor":                    {`mutation{createDoctor(input:{name:"%caller"}){doctor{id}}}`, [7]string{una, forb, forb, data, data, forb, none}, nil},
 		"Mutation.createSchedule":                  {`mutation{createSchedule(input:{doctorId:%doctor,validFrom:"2026-01-01",shifts:[{weekday:MONDAY,start:"09:00",end:"10:00",slotMinutes:30}]}){errors{code}}}`, [7]string{una, forb, forb, data, none, forb, data}, nil},
 		"Mutation.generateSlots":                   {`mutation{generateSlots(input:{doctorId:%doctor}){added}}`, [7]string{una, forb, forb, data, none, forb, data}, nil},
@@ -83,7 +85,7 @@ func TestAccess(t *testing.T) {
 		"Subscription.dayCounts":    {`subscription{dayCounts(doctorIds:[%doctor],from:"%date"){days{free}}}`, [7]string{data, data, data, data, data, data, data}, nil},
 		"Subscription.availability": {`subscription{availability(doctorIds:[%doctor],from:"%date"){kind}}`, [7]string{data, data, data, data, data, data, data}, nil},
 	}
-	values := strings.NewReplacer("%doctor", id(w.northDoctor), "%date", date, "%standing", standing.ID, "%slot", id(slot), "%patient", patient, "%registered", registered)
+	values := strings.NewReplacer("%north", id(w.north), "%doctor", id(w.northDoctor), "%date", date, "%standing", standing.ID, "%slot", id(slot), "%patient", patient, "%registered", registered)
 
 	schema := NewExecutableSchema(Config{}).Schema()
 	for _, root := range []*ast.Definition{schema.Query, schema.Mutation, schema.Subscription} {

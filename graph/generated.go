@@ -67,6 +67,7 @@ type MutationResolver interface {
 	RescheduleAppointment(ctx context.Context, input booking.RescheduleRequest) (*RescheduleAppointmentPayload, error)
 	RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error)
 	CreateOrganization(ctx context.Context, input CreateOrganizationInput) (*CreateOrganizationPayload, error)
+	UpdateBookingRules(ctx context.Context, input schedule.RulesChange) (*UpdateBookingRulesPayload, error)
 	CreateDoctor(ctx context.Context, input CreateDoctorInput) (*CreateDoctorPayload, error)
 	CreateSchedule(ctx context.Context, input CreateScheduleInput) (*CreateSchedulePayload, error)
 	GenerateSlots(ctx context.Context, input GenerateSlotsInput) (*GenerateSlotsPayload, error)
@@ -131,6 +132,7 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 			graphql.NewInputUnmarshaler("RescheduleAppointmentInput", ec.unmarshalInputRescheduleAppointmentInput),
 			graphql.NewInputUnmarshaler("ShiftInput", ec.unmarshalInputShiftInput),
 			graphql.NewInputUnmarshaler("UnblockPatientInput", ec.unmarshalInputUnblockPatientInput),
+			graphql.NewInputUnmarshaler("UpdateBookingRulesInput", ec.unmarshalInputUpdateBookingRulesInput),
 			graphql.NewInputUnmarshaler("UpdateSlotInput", ec.unmarshalInputUpdateSlotInput),
 		)
 	}
@@ -303,6 +305,12 @@ type Mutation {
   "Creates an organization. For the operators' system token."
   createOrganization(input: CreateOrganizationInput!): CreateOrganizationPayload!
 
+  """
+  Changes what an organization asks of its patients. It holds for what is decided from then on: what is
+  booked and held stands. For staff of the organization and the operators.
+  """
+  updateBookingRules(input: UpdateBookingRulesInput!): UpdateBookingRulesPayload!
+
   "Adds a doctor to the viewer's organization. For staff."
   createDoctor(input: CreateDoctorInput!): CreateDoctorPayload!
 
@@ -382,6 +390,31 @@ type Organization {
   name: String!
   "IANA time zone, such as ` + "`" + `Europe/Berlin` + "`" + `. Dates of the organization's doctors are in it."
   timeZone: String!
+  "What it asks of its patients."
+  bookingRules: BookingRules!
+}
+
+"""
+What an organization asks of its patients, and of partners who book for them, and what it grants. Lists
+and live slots are the same for everybody and know nothing of it: a slot beyond the horizon or within the
+notice is listed, and refused to a patient with TOO_EARLY or TOO_LATE. Screens shade it by these numbers.
+Null: no such rule.
+"""
+type BookingRules {
+  "How long a hold lasts."
+  holdMinutes: Int!
+  "Slots are booked and held at least so long before they begin, or refused with TOO_LATE. A hold may be confirmed until it lapses."
+  noticeMinutes: Int
+  "They are booked and held so many days before they begin at most, at the same time of day, or refused with TOO_EARLY."
+  horizonDays: Int
+  "Appointments are cancelled and moved at least so long before they begin, or refused with TOO_LATE. A hold can be given back at any time."
+  cutoffMinutes: Int
+  "How many appointments a patient may have that are not over, live holds included; more are refused with LIMIT_REACHED."
+  maxActive: Int
+  "How many live holds a patient may have."
+  maxHolds: Int
+  "How many appointments a patient may have on one day of the organization's zone."
+  maxPerDay: Int
 }
 
 "Somebody who sees patients."
@@ -782,6 +815,32 @@ type CreateOrganizationPayload {
   organization: Organization!
 }
 
+"What to change of an organization's rules, at least one. Left out: not changed. 0: no such rule."
+input UpdateBookingRulesInput {
+  "The organization. Staff leave it out: it is theirs."
+  organizationId: ID
+  "1 to 1440."
+  holdMinutes: Int
+  "Up to 525600, a year."
+  noticeMinutes: Int
+  "Up to 3650."
+  horizonDays: Int
+  "Up to 525600, a year."
+  cutoffMinutes: Int
+  "Up to 10000."
+  maxActive: Int
+  "Up to 10000."
+  maxHolds: Int
+  "Up to 10000."
+  maxPerDay: Int
+}
+
+"The answer to ` + "`" + `updateBookingRules` + "`" + `."
+type UpdateBookingRulesPayload {
+  "The organization with its rules."
+  organization: Organization!
+}
+
 "The new doctor."
 input CreateDoctorInput {
   "Name: 1 to 200 characters."
@@ -1045,6 +1104,26 @@ func (ec *executionContext) childFields_BookAppointmentPayload(ctx context.Conte
 	return nil, fmt.Errorf("no field named %q was found under type BookAppointmentPayload", field.Name)
 }
 
+func (ec *executionContext) childFields_BookingRules(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "holdMinutes":
+		return ec.fieldContext_BookingRules_holdMinutes(ctx, field)
+	case "noticeMinutes":
+		return ec.fieldContext_BookingRules_noticeMinutes(ctx, field)
+	case "horizonDays":
+		return ec.fieldContext_BookingRules_horizonDays(ctx, field)
+	case "cutoffMinutes":
+		return ec.fieldContext_BookingRules_cutoffMinutes(ctx, field)
+	case "maxActive":
+		return ec.fieldContext_BookingRules_maxActive(ctx, field)
+	case "maxHolds":
+		return ec.fieldContext_BookingRules_maxHolds(ctx, field)
+	case "maxPerDay":
+		return ec.fieldContext_BookingRules_maxPerDay(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type BookingRules", field.Name)
+}
+
 func (ec *executionContext) childFields_CancelAppointmentPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "appointment":
@@ -1203,6 +1282,8 @@ func (ec *executionContext) childFields_Organization(ctx context.Context, field 
 		return ec.fieldContext_Organization_name(ctx, field)
 	case "timeZone":
 		return ec.fieldContext_Organization_timeZone(ctx, field)
+	case "bookingRules":
+		return ec.fieldContext_Organization_bookingRules(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type Organization", field.Name)
 }
@@ -1341,6 +1422,14 @@ func (ec *executionContext) childFields_UnblockPatientPayload(ctx context.Contex
 		return ec.fieldContext_UnblockPatientPayload_changed(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type UnblockPatientPayload", field.Name)
+}
+
+func (ec *executionContext) childFields_UpdateBookingRulesPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "organization":
+		return ec.fieldContext_UpdateBookingRulesPayload_organization(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type UpdateBookingRulesPayload", field.Name)
 }
 
 func (ec *executionContext) childFields_UpdateSlotPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -1655,6 +1744,20 @@ func (ec *executionContext) field_Mutation_unblockPatient_args(ctx context.Conte
 	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
 		func(ctx context.Context, v any) (UnblockPatientInput, error) {
 			return ec.unmarshalNUnblockPatientInput2openslotᚋgraphᚐUnblockPatientInput(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_updateBookingRules_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (schedule.RulesChange, error) {
+			return ec.unmarshalNUpdateBookingRulesInput2openslotᚋinternalᚋscheduleᚐRulesChange(ctx, v)
 		})
 	if err != nil {
 		return nil, err
@@ -2706,6 +2809,167 @@ func (ec *executionContext) fieldContext_BookAppointmentPayload_alternatives(_ c
 		},
 	}
 	return fc, nil
+}
+
+func (ec *executionContext) _BookingRules_holdMinutes(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_holdMinutes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.HoldMinutes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_holdMinutes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_noticeMinutes(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_noticeMinutes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.NoticeMinutes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_noticeMinutes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_horizonDays(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_horizonDays(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.HorizonDays, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_horizonDays(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_cutoffMinutes(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_cutoffMinutes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.CutoffMinutes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_cutoffMinutes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_maxActive(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_maxActive(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.MaxActive, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_maxActive(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_maxHolds(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_maxHolds(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.MaxHolds, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_maxHolds(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_maxPerDay(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_maxPerDay(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.MaxPerDay, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_maxPerDay(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
 }
 
 func (ec *executionContext) _CancelAppointmentPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *CancelAppointmentPayload) (ret graphql.Marshaler) {
@@ -4041,6 +4305,50 @@ func (ec *executionContext) fieldContext_Mutation_createOrganization(ctx context
 	return fc, nil
 }
 
+func (ec *executionContext) _Mutation_updateBookingRules(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_updateBookingRules(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().UpdateBookingRules(ctx, fc.Args["input"].(schedule.RulesChange))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *UpdateBookingRulesPayload) graphql.Marshaler {
+			return ec.marshalNUpdateBookingRulesPayload2ᚖopenslotᚋgraphᚐUpdateBookingRulesPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_updateBookingRules(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_UpdateBookingRulesPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_updateBookingRules_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Mutation_createDoctor(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -4372,6 +4680,38 @@ func (ec *executionContext) _Organization_timeZone(ctx context.Context, field gr
 }
 func (ec *executionContext) fieldContext_Organization_timeZone(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Organization", field, false, false, "String")
+}
+
+func (ec *executionContext) _Organization_bookingRules(ctx context.Context, field graphql.CollectedField, obj *schedule.Organization) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Organization_bookingRules(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.BookingRules, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v schedule.BookingRules) graphql.Marshaler {
+			return ec.marshalNBookingRules2openslotᚋinternalᚋscheduleᚐBookingRules(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Organization_bookingRules(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Organization",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_BookingRules(ctx, field)
+		},
+	}
+	return fc, nil
 }
 
 func (ec *executionContext) _PageInfo_hasNextPage(ctx context.Context, field graphql.CollectedField, obj *PageInfo) (ret graphql.Marshaler) {
@@ -5891,6 +6231,38 @@ func (ec *executionContext) _UnblockPatientPayload_changed(ctx context.Context, 
 }
 func (ec *executionContext) fieldContext_UnblockPatientPayload_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("UnblockPatientPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _UpdateBookingRulesPayload_organization(ctx context.Context, field graphql.CollectedField, obj *UpdateBookingRulesPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_UpdateBookingRulesPayload_organization(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Organization, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *schedule.Organization) graphql.Marshaler {
+			return ec.marshalNOrganization2ᚖopenslotᚋinternalᚋscheduleᚐOrganization(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_UpdateBookingRulesPayload_organization(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UpdateBookingRulesPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Organization(ctx, field)
+		},
+	}
+	return fc, nil
 }
 
 func (ec *executionContext) _UpdateSlotPayload_slot(ctx context.Context, field graphql.CollectedField, obj *UpdateSlotPayload) (ret graphql.Marshaler) {
@@ -7927,6 +8299,97 @@ func UnmarshalUnblockPatientInput(ctx context.Context, raw any) (UnblockPatientI
 	return out, err
 }
 
+func (ec *executionContext) unmarshalInputUpdateBookingRulesInput(ctx context.Context, obj any) (schedule.RulesChange, error) {
+	var it schedule.RulesChange
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"organizationId", "holdMinutes", "noticeMinutes", "horizonDays", "cutoffMinutes", "maxActive", "maxHolds", "maxPerDay"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "organizationId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("organizationId"))
+			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐOrganizationID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Organization = data
+		case "holdMinutes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("holdMinutes"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.HoldMinutes = data
+		case "noticeMinutes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("noticeMinutes"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.NoticeMinutes = data
+		case "horizonDays":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("horizonDays"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.HorizonDays = data
+		case "cutoffMinutes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("cutoffMinutes"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.CutoffMinutes = data
+		case "maxActive":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("maxActive"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxActive = data
+		case "maxHolds":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("maxHolds"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxHolds = data
+		case "maxPerDay":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("maxPerDay"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxPerDay = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalUpdateBookingRulesInput unmarshals raw into the UpdateBookingRulesInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalUpdateBookingRulesInput(ctx context.Context, raw any) (schedule.RulesChange, error) {
+	var out schedule.RulesChange
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "UpdateBookingRulesInput", raw, &out)
+	return out, err
+}
+
 func (ec *executionContext) unmarshalInputUpdateSlotInput(ctx context.Context, obj any) (UpdateSlotInput, error) {
 	var it UpdateSlotInput
 	if obj == nil {
@@ -8245,6 +8708,69 @@ func (ec *executionContext) _BookAppointmentPayload(ctx context.Context, sel ast
 		case "alternatives":
 			out.Values[i] = ec._BookAppointmentPayload_alternatives(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var bookingRulesImplementors = []string{"BookingRules"}
+
+func (ec *executionContext) _BookingRules(ctx context.Context, sel ast.SelectionSet, obj *schedule.BookingRules) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, bookingRulesImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("BookingRules")
+		case "holdMinutes":
+			out.Values[i] = ec._BookingRules_holdMinutes(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "noticeMinutes":
+			out.Values[i] = ec._BookingRules_noticeMinutes(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "horizonDays":
+			out.Values[i] = ec._BookingRules_horizonDays(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "cutoffMinutes":
+			out.Values[i] = ec._BookingRules_cutoffMinutes(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "maxActive":
+			out.Values[i] = ec._BookingRules_maxActive(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "maxHolds":
+			out.Values[i] = ec._BookingRules_maxHolds(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "maxPerDay":
+			out.Values[i] = ec._BookingRules_maxPerDay(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
 				out.Invalids++
 			}
 		default:
@@ -8884,6 +9410,13 @@ func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
+		case "updateBookingRules":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_updateBookingRules(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
 		case "createDoctor":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutation_createDoctor(ctx, field)
@@ -8966,6 +9499,11 @@ func (ec *executionContext) _Organization(ctx context.Context, sel ast.Selection
 			}
 		case "timeZone":
 			out.Values[i] = ec._Organization_timeZone(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "bookingRules":
+			out.Values[i] = ec._Organization_bookingRules(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
@@ -9563,6 +10101,39 @@ func (ec *executionContext) _UnblockPatientPayload(ctx context.Context, sel ast.
 	return out
 }
 
+var updateBookingRulesPayloadImplementors = []string{"UpdateBookingRulesPayload"}
+
+func (ec *executionContext) _UpdateBookingRulesPayload(ctx context.Context, sel ast.SelectionSet, obj *UpdateBookingRulesPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, updateBookingRulesPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("UpdateBookingRulesPayload")
+		case "organization":
+			out.Values[i] = ec._UpdateBookingRulesPayload_organization(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
 var updateSlotPayloadImplementors = []string{"UpdateSlotPayload"}
 
 func (ec *executionContext) _UpdateSlotPayload(ctx context.Context, sel ast.SelectionSet, obj *UpdateSlotPayload) graphql.Marshaler {
@@ -10103,6 +10674,10 @@ func (ec *executionContext) marshalNBookAppointmentPayload2ᚖopenslotᚋgraph�
 		return graphql.Null
 	}
 	return ec._BookAppointmentPayload(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNBookingRules2openslotᚋinternalᚋscheduleᚐBookingRules(ctx context.Context, sel ast.SelectionSet, v schedule.BookingRules) graphql.Marshaler {
+	return ec._BookingRules(ctx, sel, &v)
 }
 
 func (ec *executionContext) unmarshalNBoolean2bool(ctx context.Context, v any) (bool, error) {
@@ -10695,6 +11270,19 @@ func (ec *executionContext) marshalNUnblockPatientPayload2ᚖopenslotᚋgraphᚐ
 	return ec._UnblockPatientPayload(ctx, sel, v)
 }
 
+func (ec *executionContext) unmarshalNUpdateBookingRulesInput2openslotᚋinternalᚋscheduleᚐRulesChange(ctx context.Context, v any) (schedule.RulesChange, error) {
+	res, err := ec.unmarshalInputUpdateBookingRulesInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNUpdateBookingRulesPayload2ᚖopenslotᚋgraphᚐUpdateBookingRulesPayload(ctx context.Context, sel ast.SelectionSet, v *UpdateBookingRulesPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "UpdateBookingRulesPayload!")
+		return graphql.Null
+	}
+	return ec._UpdateBookingRulesPayload(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalNUpdateKind2openslotᚋinternalᚋliveᚐKind(ctx context.Context, v any) (live.Kind, error) {
 	tmp, err := UnmarshalString(v)
 	res := live.Kind(tmp)
@@ -10968,6 +11556,18 @@ func (ec *executionContext) marshalOID2openslotᚋinternalᚋbookingᚐAppointme
 	_ = sel
 	_ = ctx
 	res := MarshalAppointmentID(v)
+	return res
+}
+
+func (ec *executionContext) unmarshalOID2openslotᚋinternalᚋbookingᚐOrganizationID(ctx context.Context, v any) (booking.OrganizationID, error) {
+	res, err := UnmarshalOrganizationID(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalOID2openslotᚋinternalᚋbookingᚐOrganizationID(ctx context.Context, sel ast.SelectionSet, v booking.OrganizationID) graphql.Marshaler {
+	_ = sel
+	_ = ctx
+	res := MarshalOrganizationID(v)
 	return res
 }
 

@@ -251,6 +251,12 @@ type UnblockPatientPayload struct {
 	Changed bool `json:"changed"`
 }
 
+// The answer to `updateBookingRules`.
+type UpdateBookingRulesPayload struct {
+	// The organization with its rules.
+	Organization *schedule.Organization `json:"organization"`
+}
+
 // What to change of a slot; at least one of `capacity` and `status`.
 type UpdateSlotInput struct {
 	// The slot.

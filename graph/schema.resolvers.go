@@ -64,6 +64,11 @@ func (r *mutationResolver) CreateOrganization(ctx context.Context, input CreateO
 	return &CreateOrganizationPayload{Organization: &created}, err
 }
 
+func (r *mutationResolver) UpdateBookingRules(ctx context.Context, input schedule.RulesChange) (*UpdateBookingRulesPayload, error) {
+	changed, err := r.Schedule.UpdateRules(ctx, auth.ActorFrom(ctx), input)
+	return &UpdateBookingRulesPayload{Organization: &changed}, err
+}
+
 func (r *mutationResolver) CreateDoctor(ctx context.Context, input CreateDoctorInput) (*CreateDoctorPayload, error) {
 	actor := auth.ActorFrom(ctx)
 	created, err := r.Schedule.CreateDoctor(ctx, actor, actor.Organization, input.Name, input.Specialty)
