@@ -134,7 +134,7 @@ CREATE FUNCTION reschedule(
     p_now timestamptz, p_appointment bigint, p_patient bigint, p_organization bigint, p_registrar text,
     p_slot bigint, p_key text, p_by text, p_hash bytea, p_overlap text, p_exempt boolean
 ) RETURNS TABLE (
-    outcome text, opens_at timestamptz, full_version bigint, decided_at timestamptz, doctor_id bigint, a appointment
+    outcome text, opens_at timestamptz, rule practice_rule, full_version bigint, decided_at timestamptz, doctor_id bigint, a appointment
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
@@ -188,13 +188,18 @@ BEGIN
         WHEN p_organization IS NULL AND moved.organization_id <>
              (SELECT d.organization_id FROM doctor d WHERE d.id = target.doctor_id) THEN 'OTHER_ORGANIZATION'
         ELSE 'WON' END;
+    IF outcome = 'WON' AND NOT p_exempt THEN
+        rule := cutoff_rule(v_now, moved.organization_id, lower(moved.during));
+        outcome := coalesce(rule.code, outcome);
+    END IF;
     IF outcome <> 'WON' THEN
         RETURN NEXT;
         RETURN;
     END IF;
 
     BEGIN
-        -- The old one goes first: neither its time nor its referral nor its place is in the way of the new one.
+        -- The old one goes first: neither its time nor its referral nor its place is in the way of the new one,
+        -- and no limit counts it.
         UPDATE appointment x SET status = 'CANCELLED', cancelled_at = v_now, cancelled_by = p_by
          WHERE x.id = moved.id RETURNING * INTO moved;
         PERFORM give_back(v_now, ARRAY[slot.id], ARRAY[1]);
@@ -204,6 +209,7 @@ BEGIN
                      ARRAY[p_overlap], ARRAY[p_exempt], moved);
         outcome := claimed.outcome;
         opens_at := claimed.opens_at;
+        rule := claimed.rule;
         full_version := claimed.full_version;
         doctor_id := claimed.doctor_id;
         a := claimed.a;

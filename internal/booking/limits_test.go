@@ -324,3 +324,63 @@ func TestMaxPerDay(t *testing.T) {
 	})
 	p.check()
 }
+
+// A move goes by the rules of the slot it goes to and by the cut-off of the one it leaves, and no limit
+// counts what moves.
+func TestRulesOfMoves(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	p := newPractice(t)
+	slots, patient := p.slots(4, 5), p.patient() // tomorrow 07:00 UTC, 07:30 …
+	soon, far := p.slot(time.Hour, 5), p.slot(10*24*time.Hour, 5)
+	id := p.book(patient, slots[0], "k").Appointment.ID
+	key := 0
+	move := func(s *Service, actor Actor, to SlotID) error {
+		key++
+		b, err := s.Reschedule(ctx, actor, RescheduleRequest{Appointment: id, To: to, Key: fmt.Sprint("m", key)})
+		if err == nil {
+			id = b.Appointment.ID
+		}
+		return err
+	}
+	p.rules("max_active = 1, max_per_day = 1, horizon_days = 9, notice_minutes = 61, cutoff_minutes = 60")
+	if err := move(p.service, patient, slots[1]); err != nil {
+		t.Errorf("within the limits that it fills itself: %v", err)
+	}
+	wantRule(t, move(p.service, patient, far), TooEarly, "2026-10-06T07:00:00Z")
+	wantRule(t, move(p.service, patient, soon), TooLate, "2026-10-05T06:59:00Z")
+	cutoff := at(t, "2026-10-06T06:30:00Z")
+	if err := move(p.at(cutoff), patient, slots[1]); err != nil {
+		t.Errorf("to where it is: %v", err)
+	}
+	if err := move(p.at(cutoff), patient, slots[3]); err != nil {
+		t.Errorf("in the last moment: %v", err)
+	}
+	late := p.at(at(t, "2026-10-06T07:30:01Z"))
+	wantRule(t, move(late, patient, slots[2]), TooLate, "2026-10-06T07:30:00Z")
+	if err := move(late, p.staff(), slots[2]); err != nil {
+		t.Errorf("by staff: %v", err)
+	}
+	if err := move(late, SystemActor, slots[3]); err != nil {
+		t.Errorf("by the operators: %v", err)
+	}
+
+	other := p.patient()
+	p.rules("max_active = NULL, notice_minutes = NULL, cutoff_minutes = NULL")
+	id = p.book(other, slots[0], "k").Appointment.ID
+	kept := id
+	p.book(other, p.slot(2*24*time.Hour, 5), "k2")
+	next := p.slot(49*time.Hour, 5)
+	wantRule(t, move(p.service, other, next), LimitReached, "2026-10-07T22:00:00Z") // that day has one already
+	if a, err := p.service.Appointment(ctx, other, kept); err != nil || a.Status != AppointmentBooked {
+		t.Errorf("the old place: %+v, %v", a, err)
+	}
+	p.check()
+	t.Run("Control", func(t *testing.T) {
+		p.without("reschedule", "outcome := coalesce(rule.code, outcome)", "outcome := outcome")
+		p.rules("cutoff_minutes = 10000")
+		if err := move(p.service, other, slots[1]); err != nil {
+			t.Errorf("the control does not bite: %v", err)
+		}
+	})
+}
