@@ -16,7 +16,7 @@ func (m *model) reschedule(c *modelClaim, to int) (Code, bool) {
 		return HoldExpired, false
 	case state != AppointmentBooked:
 		return InvalidState, false
-	case !m.slots[c.slot].start.After(m.now):
+	case !m.slots[c.slot].start.After(m.now), m.cutOff(c):
 		return TooLate, false
 	}
 	c.status = AppointmentCancelled // so that it is in nobody's way
