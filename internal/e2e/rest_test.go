@@ -55,11 +55,23 @@ func TestTransportsAgree(t *testing.T) {
 		held := note(through.claim(api, sure, place{slot: slots[1], key: "lapses", hold: true}))
 		lapse(held.Appointment)
 		note(through.step(api, sure, "confirm", held.Appointment))
+		sure = c.token("patient", "moves") // has five keys of their own
 		booked := note(through.claim(api, sure, place{slot: slots[2], key: "moves", referral: "R-S"}))
 		for n, m := range []move{{id: booked.Appointment, to: slots[3]}, {referral: "R-S", from: slots[3], to: slots[2]}, {id: booked.Appointment, to: slots[3]}} {
 			m.key = []string{"m0", "m1", "m0"}[n]
 			note(through.move(api, sure, m))
 		}
+		ruled := c.token("patient", "ruled")
+		bound := note(through.claim(api, ruled, place{slot: slots[0], key: "b"}))
+		for n, rule := range []string{"horizon_days = 1", "horizon_days = NULL, notice_minutes = 525600, cutoff_minutes = 525600"} {
+			c.exec(`UPDATE organization SET ` + rule)
+			note(through.claim(api, ruled, place{slot: slots[8], key: "k", hold: n == 0}))
+			note(through.move(api, ruled, move{id: bound.Appointment, to: slots[8], key: "m"}))
+		}
+		note(through.cancel(api, ruled, bound.Appointment, ""))
+		c.exec(`UPDATE organization SET notice_minutes = NULL, cutoff_minutes = NULL, max_active = 1`)
+		note(through.claim(api, ruled, place{slot: slots[8], key: "k", hold: true}))
+		c.exec(`UPDATE organization SET max_active = 4, max_holds = 1`)
 		patientOf := map[string]int{} // by appointment
 		random := rand.New(rand.NewPCG(seed, 1))
 		for range 1000 {
@@ -150,7 +162,7 @@ func TestTransportsAgree(t *testing.T) {
 	}
 	t.Logf("%v", outcomes)
 	for _, code := range []string{"", "SLOT_FULL", "SLOT_CLOSED", "SLOT_NOT_OPEN", "NOT_FOUND", "UNAUTHENTICATED", "INVALID", "IDEMPOTENCY_KEY_REUSED",
-		"FORBIDDEN", "ALREADY_BOOKED", "OVERLAP", "REFERRAL_IN_USE", "HOLD_EXPIRED", "INVALID_STATE"} {
+		"FORBIDDEN", "ALREADY_BOOKED", "OVERLAP", "REFERRAL_IN_USE", "TOO_EARLY", "TOO_LATE", "LIMIT_REACHED", "HOLD_EXPIRED", "INVALID_STATE"} {
 		if outcomes[code] == 0 {
 			t.Errorf("nothing came to %q: the calls are not random enough", code)
 		}
