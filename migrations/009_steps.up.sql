@@ -7,14 +7,39 @@
 -- give_back returns p_places[n] places of slot p_slot[n], for every n: places that nobody is in any
 -- more, of different slots that the caller has locked. It is the one way for a place to come back.
 -- A FLEXIBLE slot came into being with its appointment and goes with it.
-CREATE FUNCTION give_back(p_now timestamptz, p_slot bigint[], p_places int[]) RETURNS void
-LANGUAGE sql SET plan_cache_mode = force_generic_plan AS $$
+--
+--   p_waiting    what lock_waiting said of these slots: those get the places first, as offers
+--   p_cancelled  for every n the booked appointment that was in one of the places until now, or NULL.
+--                What nobody waits for stays taken until the next release if the practice wants that,
+--                unless the slot has begun by then.
+--
+-- The slots' versions rise in any case: whoever keeps a copy learns anew when it changes by itself.
+CREATE FUNCTION give_back(
+    p_now timestamptz, p_slot bigint[], p_places int[], p_waiting bigint[] DEFAULT NULL, p_cancelled bigint[] DEFAULT NULL
+) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    places int[] := p_places;
+BEGIN
+    IF p_waiting IS NOT NULL THEN
+        places := offer_places(p_now, p_slot, places, p_waiting);
+    END IF;
+    IF p_cancelled IS NOT NULL THEN
+        WITH withheld AS (
+            UPDATE appointment x SET returns_at = r.at
+              FROM unnest(p_cancelled, places) AS c (id, places), organization o, next_release(p_now, o.time_zone) AS r (at)
+             WHERE x.id = c.id AND c.places > 0 AND o.id = x.organization_id
+               AND o.cancelled_returns = 'NEXT_RELEASE' AND r.at < lower(x.during)
+            RETURNING x.id
+        )
+        SELECT array_agg(c.places - (w.id IS NOT NULL)::int ORDER BY c.n) INTO places
+          FROM unnest(p_cancelled, places) WITH ORDINALITY AS c (id, places, n) LEFT JOIN withheld w ON w.id = c.id;
+    END IF;
     UPDATE time_slot t
        SET booked_count = t.booked_count - g.places,
            status = CASE WHEN t.kind = 'FLEXIBLE' AND t.booked_count = g.places THEN 'WITHDRAWN' ELSE t.status END
-      FROM unnest(p_slot, p_places) AS g (slot, places)
-     WHERE t.id = g.slot
-$$;
+      FROM unnest(p_slot, places) AS g (slot, places)
+     WHERE t.id = g.slot;
+END $$;
 
 -- step takes an appointment that the caller may see to its next state, under its slot's lock.
 --
@@ -37,6 +62,7 @@ DECLARE
     v_goal text := CASE p_step WHEN 'CONFIRM' THEN 'BOOKED' ELSE 'CANCELLED' END;
     v_from text;
     slot   time_slot;
+    waiting bigint[];
 BEGIN
     SELECT x.* INTO a
       FROM appointment x JOIN patient p ON p.id = x.patient_id
@@ -54,6 +80,8 @@ BEGIN
         -- Limits don't count a hold that has lapsed. Whoever counts must not find it so by a later
         -- clock than the one it is confirmed by.
         PERFORM pg_advisory_xact_lock(patient_lock_key(a.patient_id));
+    ELSE
+        waiting := lock_waiting(p_now, ARRAY[slot.id], ARRAY[1], ARRAY[a.patient_id]);
     END IF;
     v_now := coalesce(p_now, clock_timestamp());   -- after the last wait
     doctor_id := slot.doctor_id;
@@ -72,28 +100,33 @@ BEGIN
     END IF;
     IF outcome = 'CHANGED' AND v_goal = 'BOOKED' THEN
         UPDATE appointment x SET status = 'BOOKED', expires_at = NULL WHERE x.id = a.id RETURNING * INTO a;
+        UPDATE waiting_entry w SET status = 'BOOKED' WHERE w.appointment_id = a.id AND w.status = 'OFFERED';
         INSERT INTO outbox_event (root_id, type, payload) VALUES (a.root_id, 'BOOKED', booking_payload(a, slot));
     ELSIF outcome = 'CHANGED' THEN
         UPDATE appointment x
            SET status = 'CANCELLED', cancelled_at = v_now, cancelled_by = p_by, cancel_reason = p_reason
          WHERE x.id = a.id RETURNING * INTO a;
-        PERFORM give_back(v_now, ARRAY[slot.id], ARRAY[1]);
         INSERT INTO outbox_event (root_id, type, payload)
         VALUES (a.root_id, CASE v_from WHEN 'HELD' THEN 'RELEASED' ELSE 'CANCELLED' END, booking_payload(a, slot));
+        -- A hold comes back at once, given back or lapsed: it was nobody's for longer than minutes.
+        PERFORM give_back(v_now, ARRAY[slot.id], ARRAY[1], waiting, CASE v_from WHEN 'BOOKED' THEN ARRAY[a.id] END);
     END IF;
     RETURN NEXT;
 END $$;
 
--- release_due ends the holds of these slots that have lapsed and gives their places back. It returns
--- how many there were. Of any number of calls one ends each; unless p_wait, slots that others have
--- locked are left to them.
+-- release_due ends the holds of these slots that have lapsed, and the time for which places of
+-- cancelled appointments are withheld, and gives these places back: at most 500, a full answer means
+-- that there may be more. It returns how many there were. Of any number of calls one ends each; unless
+-- p_wait, slots that others have locked are left to them.
 CREATE FUNCTION release_due(p_now timestamptz, p_wait boolean, p_slot bigint[]) RETURNS bigint
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    slots bigint[];
-    due   bigint[];
-    freed int[];           -- places of each of the slots
-    v_now timestamptz;
+    most CONSTANT int := 500;      -- their patients may have to be locked
+    slots   bigint[];
+    due     bigint[];
+    freed   int[];         -- places of each of the slots
+    waiting bigint[];
+    v_now   timestamptz;
 BEGIN
     IF p_wait THEN
         slots := ARRAY(SELECT t.id FROM time_slot t WHERE t.id = ANY (p_slot) ORDER BY t.id FOR NO KEY UPDATE);
@@ -101,21 +134,28 @@ BEGIN
         slots := ARRAY(SELECT t.id FROM time_slot t WHERE t.id = ANY (p_slot) ORDER BY t.id FOR NO KEY UPDATE SKIP LOCKED);
     END IF;
     v_now := coalesce(p_now, clock_timestamp());   -- after the wait
-    due := ARRAY(SELECT h.id FROM unnest(slots) AS s (id), LATERAL (
+    due := ARRAY(SELECT d.id FROM unnest(slots) AS s (id), LATERAL (
                      SELECT x.id FROM appointment x
-                      WHERE x.slot_id = s.id AND x.status = 'HELD' AND x.expires_at <= v_now OFFSET 0) AS h);
+                      WHERE x.slot_id = s.id AND x.status = 'HELD' AND x.expires_at <= v_now
+                     UNION ALL
+                     SELECT x.id FROM appointment x
+                      WHERE x.slot_id = s.id AND x.returns_at IS NOT NULL AND x.returns_at <= v_now
+                     OFFSET 0) AS d LIMIT most);
     IF due <> '{}' THEN
+        SELECT array_agg(d.slot_id), array_agg(d.places) INTO slots, freed
+          FROM (SELECT x.slot_id, count(*)::int AS places FROM appointment x WHERE x.id = ANY (due)
+                 GROUP BY x.slot_id ORDER BY x.slot_id) AS d;
+        waiting := lock_waiting(p_now, slots, freed, ARRAY(SELECT x.patient_id FROM appointment x WHERE x.id = ANY (due)));
+        v_now := coalesce(p_now, clock_timestamp());
+        UPDATE appointment x SET returns_at = NULL WHERE x.id = ANY (due) AND x.returns_at IS NOT NULL;
         WITH lapsed AS (
-            UPDATE appointment x SET status = 'EXPIRED' WHERE x.id = ANY (due) RETURNING x.*
-        ), announced AS (
-            INSERT INTO outbox_event (root_id, type, payload)
-            SELECT l.root_id, 'EXPIRED', booking_payload(ROW(l.*)::appointment, t)
-              FROM lapsed l JOIN time_slot t ON t.id = l.slot_id
-             ORDER BY l.id
+            UPDATE appointment x SET status = 'EXPIRED' WHERE x.id = ANY (due) AND x.status = 'HELD' RETURNING x.*
         )
-        SELECT array_agg(l.slot_id), array_agg(l.places) INTO slots, freed
-          FROM (SELECT slot_id, count(*)::int AS places FROM lapsed GROUP BY slot_id ORDER BY slot_id) AS l;
-        PERFORM give_back(v_now, slots, freed);
+        INSERT INTO outbox_event (root_id, type, payload)
+        SELECT l.root_id, 'EXPIRED', booking_payload(ROW(l.*)::appointment, t)
+          FROM lapsed l JOIN time_slot t ON t.id = l.slot_id
+         ORDER BY l.id;
+        PERFORM give_back(v_now, slots, freed, waiting);
     END IF;
     RETURN cardinality(due);
 END $$;

@@ -25,8 +25,8 @@
 -- is one. full_version is the version of a slot that has no
 -- place left once this is committed; decided_at is the database's clock while the slots were locked.
 --
--- LAPSED: nothing is in the way but a hold that has lapsed, a, or one of the slot's if a is NULL, or
--- what has just gone. That is for release_due, and then the request is to be made again. It is not
+-- LAPSED: nothing is in the way but a hold that has lapsed, a, or something of the slot's that is due
+-- if a is NULL, or what has just gone. That is for release_due, and then the request is to be made again. It is not
 -- done here: whoever ends a hold makes those wait who claim for its patient or referral, and must
 -- not wait for any of them.
 CREATE FUNCTION claim(
@@ -42,7 +42,7 @@ DECLARE
     locked time_slot[];    --   its state, which stands while we hold the lock
     owner  bigint[];       --   its organization
     won    int[];          --   places given away by this call
-    lapsed bigint[];       -- those with a hold that has lapsed
+    lapsed bigint[];       -- those with a place that is due: its hold has lapsed, or it is withheld no more
     ruled  bigint[];       -- organizations with rules on claims
     made   appointment[];
     slot   time_slot;
@@ -128,7 +128,9 @@ BEGIN
     ELSE
         lapsed := ARRAY(SELECT s FROM unnest(slots) AS s
                          WHERE (SELECT true FROM appointment x
-                                 WHERE x.slot_id = s AND x.status = 'HELD' AND x.expires_at <= v_now LIMIT 1));
+                                 WHERE x.slot_id = s AND x.status = 'HELD' AND x.expires_at <= v_now LIMIT 1)
+                            OR (SELECT true FROM appointment x
+                                 WHERE x.slot_id = s AND x.returns_at IS NOT NULL AND x.returns_at <= v_now LIMIT 1));
         ruled := ARRAY(SELECT g.id FROM organization g WHERE g.id = ANY (owner) AND g.ruled);
     END IF;
 

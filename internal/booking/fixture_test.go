@@ -126,9 +126,9 @@ func (p *practice) check() {
 			      FROM appointment GROUP BY root_id) a FULL JOIN (
 			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
 			 WHERE (e.told ~ CASE a.status
-			            WHEN 'HELD' THEN '^HELD$' WHEN 'EXPIRED' THEN '^HELD EXPIRED$'
-			            WHEN 'CANCELLED' THEN '^((HELD )?BOOKED' || moved || ' CANCELLED|HELD RELEASED)$'
-			            ELSE '^(HELD )?BOOKED' || moved || '$' END) IS NOT TRUE`,
+			            WHEN 'HELD' THEN '^(HELD|OFFERED)$' WHEN 'EXPIRED' THEN '^(HELD|OFFERED) EXPIRED$'
+			            WHEN 'CANCELLED' THEN '^(((HELD|OFFERED) )?BOOKED' || moved || ' CANCELLED|(HELD|OFFERED) RELEASED)$'
+			            ELSE '^((HELD|OFFERED) )?BOOKED' || moved || '$' END) IS NOT TRUE`,
 		"moves are told from both ends": `
 			SELECT count(*) FROM appointment a FULL JOIN appointment b ON b.id = a.replaced_by
 			 WHERE a.replaced_by IS NOT NULL AND (a.status = 'CANCELLED' AND b.replaces = a.id AND b.root_id = a.root_id) IS NOT TRUE
@@ -146,6 +146,12 @@ func (p *practice) check() {
 			SELECT count(*) FROM (SELECT FROM appointment
 			 WHERE status IN ('HELD', 'BOOKED', 'ARRIVED') AND referral_id IS NOT NULL
 			 GROUP BY organization_id, referral_id HAVING count(*) > 1) AS twice`,
+		"an entry is offered what is held for its patient, booked or offered once": `
+			SELECT count(*) FROM waiting_entry w JOIN appointment a ON a.id = w.appointment_id
+			 WHERE w.status = 'OFFERED' AND a.status <> 'HELD' OR w.status = 'BOOKED' AND a.status IN ('HELD', 'EXPIRED')
+			    OR a.patient_id <> w.patient_id OR NOT w.during @> lower(a.during)`,
+		"only what is cancelled is withheld": `
+			SELECT count(*) FROM appointment WHERE returns_at IS NOT NULL AND (status <> 'CANCELLED' OR returns_at >= lower(during))`,
 	} {
 		if broken := one[int](p, sql); broken != 0 {
 			p.t.Errorf("%s: broken %d times", rule, broken)
