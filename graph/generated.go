@@ -38,6 +38,7 @@ type ResolverRoot interface {
 	Query() QueryResolver
 	Subscription() SubscriptionResolver
 	Viewer() ViewerResolver
+	WaitingEntry() WaitingEntryResolver
 }
 
 type DirectiveRoot struct {
@@ -65,6 +66,8 @@ type MutationResolver interface {
 	ReleaseHold(ctx context.Context, input ReleaseHoldInput) (*ReleaseHoldPayload, error)
 	CancelAppointment(ctx context.Context, input booking.CancelRequest) (*CancelAppointmentPayload, error)
 	RescheduleAppointment(ctx context.Context, input booking.RescheduleRequest) (*RescheduleAppointmentPayload, error)
+	JoinWaitingList(ctx context.Context, input booking.WaitingRequest) (*JoinWaitingListPayload, error)
+	LeaveWaitingList(ctx context.Context, input LeaveWaitingListInput) (*LeaveWaitingListPayload, error)
 	RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error)
 	CreateOrganization(ctx context.Context, input CreateOrganizationInput) (*CreateOrganizationPayload, error)
 	UpdateBookingRules(ctx context.Context, input schedule.RulesChange) (*UpdateBookingRulesPayload, error)
@@ -84,6 +87,9 @@ type QueryResolver interface {
 	Appointment(ctx context.Context, id ID) (*booking.Appointment, error)
 	MyAppointments(ctx context.Context, first *int, after *string) (*AppointmentConnection, error)
 	Appointments(ctx context.Context, doctorID ID, date booking.Date, first *int, after *string) (*AppointmentConnection, error)
+	WaitingEntry(ctx context.Context, id ID) (*booking.WaitingEntry, error)
+	MyWaitingList(ctx context.Context, first *int, after *string) (*WaitingListConnection, error)
+	WaitingList(ctx context.Context, doctorID ID, first *int, after *string) (*WaitingListConnection, error)
 }
 type SubscriptionResolver interface {
 	Availability(ctx context.Context, doctorIds []ID, from booking.Date, days *int) (<-chan *live.Update, error)
@@ -92,6 +98,10 @@ type SubscriptionResolver interface {
 type ViewerResolver interface {
 	Patient(ctx context.Context, obj *booking.Actor) (*auth.Patient, error)
 	Organization(ctx context.Context, obj *booking.Actor) (*schedule.Organization, error)
+}
+type WaitingEntryResolver interface {
+	Doctor(ctx context.Context, obj *booking.WaitingEntry) (*schedule.Doctor, error)
+	Patient(ctx context.Context, obj *booking.WaitingEntry) (*auth.Patient, error)
 }
 
 // endregion ************************** generated!.gotpl **************************
@@ -127,6 +137,8 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 			graphql.NewInputUnmarshaler("CreateScheduleInput", ec.unmarshalInputCreateScheduleInput),
 			graphql.NewInputUnmarshaler("GenerateSlotsInput", ec.unmarshalInputGenerateSlotsInput),
 			graphql.NewInputUnmarshaler("HoldSlotInput", ec.unmarshalInputHoldSlotInput),
+			graphql.NewInputUnmarshaler("JoinWaitingListInput", ec.unmarshalInputJoinWaitingListInput),
+			graphql.NewInputUnmarshaler("LeaveWaitingListInput", ec.unmarshalInputLeaveWaitingListInput),
 			graphql.NewInputUnmarshaler("RegisterPatientInput", ec.unmarshalInputRegisterPatientInput),
 			graphql.NewInputUnmarshaler("ReleaseHoldInput", ec.unmarshalInputReleaseHoldInput),
 			graphql.NewInputUnmarshaler("RescheduleAppointmentInput", ec.unmarshalInputRescheduleAppointmentInput),
@@ -264,6 +276,18 @@ type Query {
 
   "All appointments of a doctor's day, by start. For staff of the doctor's organization."
   appointments(doctorId: ID!, date: Date!, first: Int = 50, after: String): AppointmentConnection!
+
+  "One entry of a waiting list that the viewer may see; null otherwise."
+  waitingEntry(id: ID!): WaitingEntry
+
+  "The viewer's own entries of waiting lists, whatever their state, the latest first. For patients."
+  myWaitingList(first: Int = 20, after: String): WaitingListConnection!
+
+  """
+  A doctor's waiting list: the entries whose days are not over, whatever has become of them, in order
+  of arrival. For staff of the doctor's organization.
+  """
+  waitingList(doctorId: ID!, first: Int = 50, after: String): WaitingListConnection!
 }
 
 type Mutation {
@@ -295,6 +319,17 @@ type Mutation {
   same ` + "`" + `idempotencyKey` + "`" + ` returns the same appointment.
   """
   rescheduleAppointment(input: RescheduleAppointmentInput!): RescheduleAppointmentPayload!
+
+  """
+  Puts a patient on a doctor's waiting list, for any place on the days from ` + "`" + `from` + "`" + ` to ` + "`" + `to` + "`" + `. A place that
+  comes free is offered to the first who fits, before anybody else can see it: as a hold, which is
+  confirmed or given back like any other (` + "`" + `WaitingEntry.offer` + "`" + `), and lapses. Joining again for the same
+  days changes nothing and is no error.
+  """
+  joinWaitingList(input: JoinWaitingListInput!): JoinWaitingListPayload!
+
+  "Takes an entry off the waiting list; an offer that was made stands. Leaving again changes nothing and is no error."
+  leaveWaitingList(input: LeaveWaitingListInput!): LeaveWaitingListPayload!
 
   """
   Registers a patient, so that bookings can name them. For staff and partners. The same ` + "`" + `subject` + "`" + `
@@ -587,6 +622,61 @@ type AppointmentEdge {
   node: Appointment!
 }
 
+"A patient's wish for a place with a doctor, on the waiting list."
+type WaitingEntry {
+  "Stable id."
+  id: ID!
+  "The doctor."
+  doctor: Doctor!
+  "The patient."
+  patient: Patient!
+  "First day that would suit."
+  from: Date!
+  "Last day that would suit."
+  to: Date!
+  "Where it stands."
+  status: WaitingStatus!
+  "When the patient joined."
+  createdAt: DateTime!
+  "OFFERED: the hold, until its ` + "`" + `expiresAt` + "`" + `. BOOKED: the appointment that it became."
+  offer: Appointment
+}
+
+"Where an entry of a waiting list stands."
+enum WaitingStatus {
+  """
+  Waits. Also after an offer that was given back or has lapsed: behind those who had joined by then,
+  and never again for a place in that slot.
+  """
+  WAITING
+  "A place is held for the patient: ` + "`" + `offer` + "`" + `."
+  OFFERED
+  "An offer was confirmed."
+  BOOKED
+  "The patient has left."
+  LEFT
+  "The days are over."
+  ENDED
+}
+
+"A page of a waiting list."
+type WaitingListConnection {
+  "The page's entries with their cursors."
+  edges: [WaitingListEdge!]!
+  "The page's entries."
+  nodes: [WaitingEntry!]!
+  "Where the page ends."
+  pageInfo: PageInfo!
+}
+
+"An entry in a page."
+type WaitingListEdge {
+  "Pass it as ` + "`" + `after` + "`" + ` to go on from here."
+  cursor: String!
+  "The entry."
+  node: WaitingEntry!
+}
+
 "Somebody for whom appointments are booked."
 type Patient {
   "Stable id."
@@ -633,7 +723,7 @@ enum RefusalCode {
   TOO_EARLY
   "It has begun; or it lies within the practice's notice or cut-off (` + "`" + `BookingRules` + "`" + `), and the message says until when it was possible."
   TOO_LATE
-  "The patient has as much with the practice as it lets a patient have (` + "`" + `BookingRules` + "`" + `); the message says which limit and until when."
+  "The patient has as much with the practice as it lets a patient have (` + "`" + `BookingRules` + "`" + `); the message says which limit and until when. Or waits for ten things already."
   LIMIT_REACHED
   "The appointment's state does not allow this."
   INVALID_STATE
@@ -777,6 +867,44 @@ type RescheduleAppointmentPayload {
   errors: [Refusal!]!
   "After SLOT_FULL: the doctor's next slots that can be booked now."
   alternatives: [Slot!]!
+}
+
+"What to wait for, and who waits."
+input JoinWaitingListInput {
+  "The doctor."
+  doctorId: ID!
+  "First day that would suit."
+  from: Date!
+  "Last day that would suit: today or later, and at most a year after the first."
+  to: Date!
+  "Who waits. For staff, partners and the system; patients wait for themselves and leave it out."
+  patientId: ID
+}
+
+"The answer to ` + "`" + `joinWaitingList` + "`" + `: an entry, or errors."
+type JoinWaitingListPayload {
+  "The entry."
+  entry: WaitingEntry
+  "False if the patient waited for this already."
+  joined: Boolean!
+  "Why not."
+  errors: [Refusal!]!
+}
+
+"Which entry to take off the waiting list."
+input LeaveWaitingListInput {
+  "The entry."
+  entryId: ID!
+}
+
+"The answer to ` + "`" + `leaveWaitingList` + "`" + `."
+type LeaveWaitingListPayload {
+  "The entry as it is now."
+  entry: WaitingEntry
+  "False if it was over before."
+  changed: Boolean!
+  "Why not."
+  errors: [Refusal!]!
 }
 
 "Who the patient is."
@@ -1274,6 +1402,30 @@ func (ec *executionContext) childFields_HoldSlotPayload(ctx context.Context, fie
 	return nil, fmt.Errorf("no field named %q was found under type HoldSlotPayload", field.Name)
 }
 
+func (ec *executionContext) childFields_JoinWaitingListPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "entry":
+		return ec.fieldContext_JoinWaitingListPayload_entry(ctx, field)
+	case "joined":
+		return ec.fieldContext_JoinWaitingListPayload_joined(ctx, field)
+	case "errors":
+		return ec.fieldContext_JoinWaitingListPayload_errors(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type JoinWaitingListPayload", field.Name)
+}
+
+func (ec *executionContext) childFields_LeaveWaitingListPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "entry":
+		return ec.fieldContext_LeaveWaitingListPayload_entry(ctx, field)
+	case "changed":
+		return ec.fieldContext_LeaveWaitingListPayload_changed(ctx, field)
+	case "errors":
+		return ec.fieldContext_LeaveWaitingListPayload_errors(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type LeaveWaitingListPayload", field.Name)
+}
+
 func (ec *executionContext) childFields_Organization(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "id":
@@ -1452,6 +1604,50 @@ func (ec *executionContext) childFields_Viewer(ctx context.Context, field graphq
 		return ec.fieldContext_Viewer_organization(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type Viewer", field.Name)
+}
+
+func (ec *executionContext) childFields_WaitingEntry(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "id":
+		return ec.fieldContext_WaitingEntry_id(ctx, field)
+	case "doctor":
+		return ec.fieldContext_WaitingEntry_doctor(ctx, field)
+	case "patient":
+		return ec.fieldContext_WaitingEntry_patient(ctx, field)
+	case "from":
+		return ec.fieldContext_WaitingEntry_from(ctx, field)
+	case "to":
+		return ec.fieldContext_WaitingEntry_to(ctx, field)
+	case "status":
+		return ec.fieldContext_WaitingEntry_status(ctx, field)
+	case "createdAt":
+		return ec.fieldContext_WaitingEntry_createdAt(ctx, field)
+	case "offer":
+		return ec.fieldContext_WaitingEntry_offer(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type WaitingEntry", field.Name)
+}
+
+func (ec *executionContext) childFields_WaitingListConnection(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "edges":
+		return ec.fieldContext_WaitingListConnection_edges(ctx, field)
+	case "nodes":
+		return ec.fieldContext_WaitingListConnection_nodes(ctx, field)
+	case "pageInfo":
+		return ec.fieldContext_WaitingListConnection_pageInfo(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type WaitingListConnection", field.Name)
+}
+
+func (ec *executionContext) childFields_WaitingListEdge(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "cursor":
+		return ec.fieldContext_WaitingListEdge_cursor(ctx, field)
+	case "node":
+		return ec.fieldContext_WaitingListEdge_node(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type WaitingListEdge", field.Name)
 }
 
 func (ec *executionContext) childFields___Directive(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -1688,6 +1884,34 @@ func (ec *executionContext) field_Mutation_holdSlot_args(ctx context.Context, ra
 	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
 		func(ctx context.Context, v any) (booking.BookRequest, error) {
 			return ec.unmarshalNHoldSlotInput2openslotᚋinternalᚋbookingᚐBookRequest(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_joinWaitingList_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (booking.WaitingRequest, error) {
+			return ec.unmarshalNJoinWaitingListInput2openslotᚋinternalᚋbookingᚐWaitingRequest(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_leaveWaitingList_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (LeaveWaitingListInput, error) {
+			return ec.unmarshalNLeaveWaitingListInput2openslotᚋgraphᚐLeaveWaitingListInput(ctx, v)
 		})
 	if err != nil {
 		return nil, err
@@ -1950,6 +2174,28 @@ func (ec *executionContext) field_Query_myAppointments_args(ctx context.Context,
 	return args, nil
 }
 
+func (ec *executionContext) field_Query_myWaitingList_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "first",
+		func(ctx context.Context, v any) (*int, error) {
+			return ec.unmarshalOInt2ᚖint(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["first"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "after",
+		func(ctx context.Context, v any) (*string, error) {
+			return ec.unmarshalOString2ᚖstring(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["after"] = arg1
+	return args, nil
+}
+
 func (ec *executionContext) field_Query_slots_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -1977,6 +2223,50 @@ func (ec *executionContext) field_Query_slots_args(ctx context.Context, rawArgs 
 		return nil, err
 	}
 	args["includeFull"] = arg2
+	return args, nil
+}
+
+func (ec *executionContext) field_Query_waitingEntry_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id",
+		func(ctx context.Context, v any) (ID, error) {
+			return ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Query_waitingList_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "doctorId",
+		func(ctx context.Context, v any) (ID, error) {
+			return ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["doctorId"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "first",
+		func(ctx context.Context, v any) (*int, error) {
+			return ec.unmarshalOInt2ᚖint(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["first"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "after",
+		func(ctx context.Context, v any) (*string, error) {
+			return ec.unmarshalOString2ᚖstring(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["after"] = arg2
 	return args, nil
 }
 
@@ -3953,6 +4243,180 @@ func (ec *executionContext) fieldContext_HoldSlotPayload_alternatives(_ context.
 	return fc, nil
 }
 
+func (ec *executionContext) _JoinWaitingListPayload_entry(ctx context.Context, field graphql.CollectedField, obj *JoinWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_JoinWaitingListPayload_entry(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Entry, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+			return ec.marshalOWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_JoinWaitingListPayload_entry(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "JoinWaitingListPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingEntry(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _JoinWaitingListPayload_joined(ctx context.Context, field graphql.CollectedField, obj *JoinWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_JoinWaitingListPayload_joined(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Joined, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_JoinWaitingListPayload_joined(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("JoinWaitingListPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _JoinWaitingListPayload_errors(ctx context.Context, field graphql.CollectedField, obj *JoinWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_JoinWaitingListPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_JoinWaitingListPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "JoinWaitingListPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _LeaveWaitingListPayload_entry(ctx context.Context, field graphql.CollectedField, obj *LeaveWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_LeaveWaitingListPayload_entry(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Entry, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+			return ec.marshalOWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_LeaveWaitingListPayload_entry(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "LeaveWaitingListPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingEntry(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _LeaveWaitingListPayload_changed(ctx context.Context, field graphql.CollectedField, obj *LeaveWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_LeaveWaitingListPayload_changed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Changed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_LeaveWaitingListPayload_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("LeaveWaitingListPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _LeaveWaitingListPayload_errors(ctx context.Context, field graphql.CollectedField, obj *LeaveWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_LeaveWaitingListPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_LeaveWaitingListPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "LeaveWaitingListPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Mutation_bookAppointment(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -4211,6 +4675,94 @@ func (ec *executionContext) fieldContext_Mutation_rescheduleAppointment(ctx cont
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Mutation_rescheduleAppointment_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_joinWaitingList(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_joinWaitingList(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().JoinWaitingList(ctx, fc.Args["input"].(booking.WaitingRequest))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *JoinWaitingListPayload) graphql.Marshaler {
+			return ec.marshalNJoinWaitingListPayload2ᚖopenslotᚋgraphᚐJoinWaitingListPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_joinWaitingList(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_JoinWaitingListPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_joinWaitingList_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_leaveWaitingList(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_leaveWaitingList(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().LeaveWaitingList(ctx, fc.Args["input"].(LeaveWaitingListInput))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *LeaveWaitingListPayload) graphql.Marshaler {
+			return ec.marshalNLeaveWaitingListPayload2ᚖopenslotᚋgraphᚐLeaveWaitingListPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_leaveWaitingList(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_LeaveWaitingListPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_leaveWaitingList_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -5278,6 +5830,138 @@ func (ec *executionContext) fieldContext_Query_appointments(ctx context.Context,
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Query_appointments_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Query_waitingEntry(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Query_waitingEntry(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Query().WaitingEntry(ctx, fc.Args["id"].(ID))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+			return ec.marshalOWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Query_waitingEntry(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Query",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingEntry(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Query_waitingEntry_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Query_myWaitingList(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Query_myWaitingList(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Query().MyWaitingList(ctx, fc.Args["first"].(*int), fc.Args["after"].(*string))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *WaitingListConnection) graphql.Marshaler {
+			return ec.marshalNWaitingListConnection2ᚖopenslotᚋgraphᚐWaitingListConnection(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Query_myWaitingList(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Query",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingListConnection(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Query_myWaitingList_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Query_waitingList(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Query_waitingList(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Query().WaitingList(ctx, fc.Args["doctorId"].(ID), fc.Args["first"].(*int), fc.Args["after"].(*string))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *WaitingListConnection) graphql.Marshaler {
+			return ec.marshalNWaitingListConnection2ᚖopenslotᚋgraphᚐWaitingListConnection(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Query_waitingList(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Query",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingListConnection(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Query_waitingList_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -6411,6 +7095,368 @@ func (ec *executionContext) fieldContext_Viewer_organization(_ context.Context, 
 		IsResolver: true,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return ec.childFields_Organization(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingEntry_id(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_id(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v booking.WaitingID) graphql.Marshaler {
+			return ec.marshalNID2openslotᚋinternalᚋbookingᚐWaitingID(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingEntry", field, false, false, "ID")
+}
+
+func (ec *executionContext) _WaitingEntry_doctor(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_doctor(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return ec.Resolvers.WaitingEntry().Doctor(ctx, obj)
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *schedule.Doctor) graphql.Marshaler {
+			return ec.marshalNDoctor2ᚖopenslotᚋinternalᚋscheduleᚐDoctor(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_doctor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingEntry",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Doctor(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingEntry_patient(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_patient(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return ec.Resolvers.WaitingEntry().Patient(ctx, obj)
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *auth.Patient) graphql.Marshaler {
+			return ec.marshalNPatient2ᚖopenslotᚋinternalᚋauthᚐPatient(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_patient(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingEntry",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Patient(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingEntry_from(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_from(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.From, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v booking.Date) graphql.Marshaler {
+			return ec.marshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_from(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingEntry", field, false, false, "Date")
+}
+
+func (ec *executionContext) _WaitingEntry_to(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_to(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.To, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v booking.Date) graphql.Marshaler {
+			return ec.marshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_to(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingEntry", field, false, false, "Date")
+}
+
+func (ec *executionContext) _WaitingEntry_status(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_status(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Status, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v booking.WaitingStatus) graphql.Marshaler {
+			return ec.marshalNWaitingStatus2openslotᚋinternalᚋbookingᚐWaitingStatus(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingEntry", field, false, false, "WaitingStatus")
+}
+
+func (ec *executionContext) _WaitingEntry_createdAt(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_createdAt(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v time.Time) graphql.Marshaler {
+			return ec.marshalNDateTime2timeᚐTime(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingEntry", field, false, false, "DateTime")
+}
+
+func (ec *executionContext) _WaitingEntry_offer(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_offer(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Offer, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.Appointment) graphql.Marshaler {
+			return ec.marshalOAppointment2ᚖopenslotᚋinternalᚋbookingᚐAppointment(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_offer(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingEntry",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Appointment(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingListConnection_edges(ctx context.Context, field graphql.CollectedField, obj *WaitingListConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingListConnection_edges(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Edges, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []WaitingListEdge) graphql.Marshaler {
+			return ec.marshalNWaitingListEdge2ᚕopenslotᚋgraphᚐWaitingListEdgeᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingListConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingListConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingListEdge(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingListConnection_nodes(ctx context.Context, field graphql.CollectedField, obj *WaitingListConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingListConnection_nodes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Nodes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []booking.WaitingEntry) graphql.Marshaler {
+			return ec.marshalNWaitingEntry2ᚕopenslotᚋinternalᚋbookingᚐWaitingEntryᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingListConnection_nodes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingListConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingEntry(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingListConnection_pageInfo(ctx context.Context, field graphql.CollectedField, obj *WaitingListConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingListConnection_pageInfo(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.PageInfo, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *PageInfo) graphql.Marshaler {
+			return ec.marshalNPageInfo2ᚖopenslotᚋgraphᚐPageInfo(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingListConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingListConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_PageInfo(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingListEdge_cursor(ctx context.Context, field graphql.CollectedField, obj *WaitingListEdge) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingListEdge_cursor(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Cursor, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingListEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingListEdge", field, false, false, "String")
+}
+
+func (ec *executionContext) _WaitingListEdge_node(ctx context.Context, field graphql.CollectedField, obj *WaitingListEdge) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingListEdge_node(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Node, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+			return ec.marshalNWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingListEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingListEdge",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingEntry(ctx, field)
 		},
 	}
 	return fc, nil
@@ -7987,6 +9033,111 @@ func UnmarshalHoldSlotInput(ctx context.Context, raw any) (booking.BookRequest, 
 	return out, err
 }
 
+func (ec *executionContext) unmarshalInputJoinWaitingListInput(ctx context.Context, obj any) (booking.WaitingRequest, error) {
+	var it booking.WaitingRequest
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"doctorId", "from", "to", "patientId"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "doctorId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("doctorId"))
+			data, err := ec.unmarshalNID2openslotᚋinternalᚋbookingᚐDoctorID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Doctor = data
+		case "from":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("from"))
+			data, err := ec.unmarshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.From = data
+		case "to":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("to"))
+			data, err := ec.unmarshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.To = data
+		case "patientId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("patientId"))
+			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐPatientID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Patient = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalJoinWaitingListInput unmarshals raw into the JoinWaitingListInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalJoinWaitingListInput(ctx context.Context, raw any) (booking.WaitingRequest, error) {
+	var out booking.WaitingRequest
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "JoinWaitingListInput", raw, &out)
+	return out, err
+}
+
+func (ec *executionContext) unmarshalInputLeaveWaitingListInput(ctx context.Context, obj any) (LeaveWaitingListInput, error) {
+	var it LeaveWaitingListInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"entryId"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "entryId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("entryId"))
+			data, err := ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.EntryID = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalLeaveWaitingListInput unmarshals raw into the LeaveWaitingListInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalLeaveWaitingListInput(ctx context.Context, raw any) (LeaveWaitingListInput, error) {
+	var out LeaveWaitingListInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "LeaveWaitingListInput", raw, &out)
+	return out, err
+}
+
 func (ec *executionContext) unmarshalInputRegisterPatientInput(ctx context.Context, obj any) (auth.Registration, error) {
 	var it auth.Registration
 	if obj == nil {
@@ -9335,6 +10486,92 @@ func (ec *executionContext) _HoldSlotPayload(ctx context.Context, sel ast.Select
 	return out
 }
 
+var joinWaitingListPayloadImplementors = []string{"JoinWaitingListPayload"}
+
+func (ec *executionContext) _JoinWaitingListPayload(ctx context.Context, sel ast.SelectionSet, obj *JoinWaitingListPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, joinWaitingListPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("JoinWaitingListPayload")
+		case "entry":
+			out.Values[i] = ec._JoinWaitingListPayload_entry(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "joined":
+			out.Values[i] = ec._JoinWaitingListPayload_joined(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._JoinWaitingListPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var leaveWaitingListPayloadImplementors = []string{"LeaveWaitingListPayload"}
+
+func (ec *executionContext) _LeaveWaitingListPayload(ctx context.Context, sel ast.SelectionSet, obj *LeaveWaitingListPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, leaveWaitingListPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("LeaveWaitingListPayload")
+		case "entry":
+			out.Values[i] = ec._LeaveWaitingListPayload_entry(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "changed":
+			out.Values[i] = ec._LeaveWaitingListPayload_changed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._LeaveWaitingListPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
 var mutationImplementors = []string{"Mutation"}
 
 func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet) graphql.Marshaler {
@@ -9392,6 +10629,20 @@ func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet)
 		case "rescheduleAppointment":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutation_rescheduleAppointment(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "joinWaitingList":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_joinWaitingList(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "leaveWaitingList":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_leaveWaitingList(ctx, field)
 			})
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
@@ -9696,6 +10947,24 @@ func (ec *executionContext) _Query(ctx context.Context, sel ast.SelectionSet) gr
 				true, true,
 				func(ctx context.Context) graphql.Marshaler {
 					return ec._Query_appointments(ctx, field)
+				})
+		case "waitingEntry":
+			out.ResolveRootConcurrently(innerCtx, ec.OperationContext, i,
+				true, false,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._Query_waitingEntry(ctx, field)
+				})
+		case "myWaitingList":
+			out.ResolveRootConcurrently(innerCtx, ec.OperationContext, i,
+				true, true,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._Query_myWaitingList(ctx, field)
+				})
+		case "waitingList":
+			out.ResolveRootConcurrently(innerCtx, ec.OperationContext, i,
+				true, true,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._Query_waitingList(ctx, field)
 				})
 		case "__type":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
@@ -10200,6 +11469,157 @@ func (ec *executionContext) _Viewer(ctx context.Context, sel ast.SelectionSet, o
 				func(ctx context.Context) graphql.Marshaler {
 					return ec._Viewer_organization(ctx, field, obj)
 				})
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var waitingEntryImplementors = []string{"WaitingEntry"}
+
+func (ec *executionContext) _WaitingEntry(ctx context.Context, sel ast.SelectionSet, obj *booking.WaitingEntry) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, waitingEntryImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("WaitingEntry")
+		case "id":
+			out.Values[i] = ec._WaitingEntry_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "doctor":
+			out.ResolveConcurrently(ec.OperationContext, &deferred, i,
+				true, true,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._WaitingEntry_doctor(ctx, field, obj)
+				})
+		case "patient":
+			out.ResolveConcurrently(ec.OperationContext, &deferred, i,
+				true, true,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._WaitingEntry_patient(ctx, field, obj)
+				})
+		case "from":
+			out.Values[i] = ec._WaitingEntry_from(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "to":
+			out.Values[i] = ec._WaitingEntry_to(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "status":
+			out.Values[i] = ec._WaitingEntry_status(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "createdAt":
+			out.Values[i] = ec._WaitingEntry_createdAt(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "offer":
+			out.Values[i] = ec._WaitingEntry_offer(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var waitingListConnectionImplementors = []string{"WaitingListConnection"}
+
+func (ec *executionContext) _WaitingListConnection(ctx context.Context, sel ast.SelectionSet, obj *WaitingListConnection) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, waitingListConnectionImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("WaitingListConnection")
+		case "edges":
+			out.Values[i] = ec._WaitingListConnection_edges(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "nodes":
+			out.Values[i] = ec._WaitingListConnection_nodes(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "pageInfo":
+			out.Values[i] = ec._WaitingListConnection_pageInfo(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var waitingListEdgeImplementors = []string{"WaitingListEdge"}
+
+func (ec *executionContext) _WaitingListEdge(ctx context.Context, sel ast.SelectionSet, obj *WaitingListEdge) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, waitingListEdgeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("WaitingListEdge")
+		case "cursor":
+			out.Values[i] = ec._WaitingListEdge_cursor(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "node":
+			out.Values[i] = ec._WaitingListEdge_node(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -10989,6 +12409,20 @@ func (ec *executionContext) marshalNID2openslotᚋinternalᚋbookingᚐSlotID(ct
 	return res
 }
 
+func (ec *executionContext) unmarshalNID2openslotᚋinternalᚋbookingᚐWaitingID(ctx context.Context, v any) (booking.WaitingID, error) {
+	res, err := UnmarshalWaitingID(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNID2openslotᚋinternalᚋbookingᚐWaitingID(ctx context.Context, sel ast.SelectionSet, v booking.WaitingID) graphql.Marshaler {
+	_ = sel
+	res := MarshalWaitingID(v)
+	if res == graphql.Null {
+		graphql.AddInvalidNullFromMarshaler(ctx, "ID!")
+	}
+	return res
+}
+
 func (ec *executionContext) unmarshalNID2ᚕopenslotᚋgraphᚐIDᚄ(ctx context.Context, v any) ([]ID, error) {
 	vSlice := graphql.CoerceList(v)
 	var err error
@@ -11044,6 +12478,32 @@ func (ec *executionContext) marshalNInt2int64(ctx context.Context, sel ast.Selec
 		graphql.AddInvalidNullFromMarshaler(ctx, "Int!")
 	}
 	return res
+}
+
+func (ec *executionContext) unmarshalNJoinWaitingListInput2openslotᚋinternalᚋbookingᚐWaitingRequest(ctx context.Context, v any) (booking.WaitingRequest, error) {
+	res, err := ec.unmarshalInputJoinWaitingListInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNJoinWaitingListPayload2ᚖopenslotᚋgraphᚐJoinWaitingListPayload(ctx context.Context, sel ast.SelectionSet, v *JoinWaitingListPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "JoinWaitingListPayload!")
+		return graphql.Null
+	}
+	return ec._JoinWaitingListPayload(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNLeaveWaitingListInput2openslotᚋgraphᚐLeaveWaitingListInput(ctx context.Context, v any) (LeaveWaitingListInput, error) {
+	res, err := ec.unmarshalInputLeaveWaitingListInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNLeaveWaitingListPayload2ᚖopenslotᚋgraphᚐLeaveWaitingListPayload(ctx context.Context, sel ast.SelectionSet, v *LeaveWaitingListPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "LeaveWaitingListPayload!")
+		return graphql.Null
+	}
+	return ec._LeaveWaitingListPayload(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalNOrganization2ᚖopenslotᚋinternalᚋscheduleᚐOrganization(ctx context.Context, sel ast.SelectionSet, v *schedule.Organization) graphql.Marshaler {
@@ -11309,6 +12769,77 @@ func (ec *executionContext) marshalNUpdateSlotPayload2ᚖopenslotᚋgraphᚐUpda
 		return graphql.Null
 	}
 	return ec._UpdateSlotPayload(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNWaitingEntry2openslotᚋinternalᚋbookingᚐWaitingEntry(ctx context.Context, sel ast.SelectionSet, v booking.WaitingEntry) graphql.Marshaler {
+	return ec._WaitingEntry(ctx, sel, &v)
+}
+
+func (ec *executionContext) marshalNWaitingEntry2ᚕopenslotᚋinternalᚋbookingᚐWaitingEntryᚄ(ctx context.Context, sel ast.SelectionSet, v []booking.WaitingEntry) graphql.Marshaler {
+	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
+		fc := graphql.GetFieldContext(ctx)
+		fc.Result = &v[i]
+		return ec.marshalNWaitingEntry2openslotᚋinternalᚋbookingᚐWaitingEntry(ctx, sel, v[i])
+	})
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
+func (ec *executionContext) marshalNWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx context.Context, sel ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "WaitingEntry!")
+		return graphql.Null
+	}
+	return ec._WaitingEntry(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNWaitingListConnection2ᚖopenslotᚋgraphᚐWaitingListConnection(ctx context.Context, sel ast.SelectionSet, v *WaitingListConnection) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "WaitingListConnection!")
+		return graphql.Null
+	}
+	return ec._WaitingListConnection(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNWaitingListEdge2openslotᚋgraphᚐWaitingListEdge(ctx context.Context, sel ast.SelectionSet, v WaitingListEdge) graphql.Marshaler {
+	return ec._WaitingListEdge(ctx, sel, &v)
+}
+
+func (ec *executionContext) marshalNWaitingListEdge2ᚕopenslotᚋgraphᚐWaitingListEdgeᚄ(ctx context.Context, sel ast.SelectionSet, v []WaitingListEdge) graphql.Marshaler {
+	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
+		fc := graphql.GetFieldContext(ctx)
+		fc.Result = &v[i]
+		return ec.marshalNWaitingListEdge2openslotᚋgraphᚐWaitingListEdge(ctx, sel, v[i])
+	})
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
+func (ec *executionContext) unmarshalNWaitingStatus2openslotᚋinternalᚋbookingᚐWaitingStatus(ctx context.Context, v any) (booking.WaitingStatus, error) {
+	tmp, err := UnmarshalString(v)
+	res := booking.WaitingStatus(tmp)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNWaitingStatus2openslotᚋinternalᚋbookingᚐWaitingStatus(ctx context.Context, sel ast.SelectionSet, v booking.WaitingStatus) graphql.Marshaler {
+	_ = sel
+	res := MarshalString(string(v))
+	if res == graphql.Null {
+		graphql.AddInvalidNullFromMarshaler(ctx, "WaitingStatus!")
+	}
+	return res
 }
 
 func (ec *executionContext) unmarshalNWeekday2openslotᚋinternalᚋscheduleᚐWeekday(ctx context.Context, v any) (schedule.Weekday, error) {
@@ -11723,6 +13254,13 @@ func (ec *executionContext) marshalOViewer2ᚖopenslotᚋinternalᚋbookingᚐAc
 		return graphql.Null
 	}
 	return ec._Viewer(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx context.Context, sel ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._WaitingEntry(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalO__EnumValue2ᚕgithubᚗcomᚋ99designsᚋgqlgenᚋgraphqlᚋintrospectionᚐEnumValueᚄ(ctx context.Context, sel ast.SelectionSet, v []introspection.EnumValue) graphql.Marshaler {

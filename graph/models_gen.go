@@ -173,6 +173,32 @@ type HoldSlotPayload struct {
 	Alternatives []booking.Slot `json:"alternatives"`
 }
 
+// The answer to `joinWaitingList`: an entry, or errors.
+type JoinWaitingListPayload struct {
+	// The entry.
+	Entry *booking.WaitingEntry `json:"entry,omitempty"`
+	// False if the patient waited for this already.
+	Joined bool `json:"joined"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
+}
+
+// Which entry to take off the waiting list.
+type LeaveWaitingListInput struct {
+	// The entry.
+	EntryID ID `json:"entryId"`
+}
+
+// The answer to `leaveWaitingList`.
+type LeaveWaitingListPayload struct {
+	// The entry as it is now.
+	Entry *booking.WaitingEntry `json:"entry,omitempty"`
+	// False if it was over before.
+	Changed bool `json:"changed"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
+}
+
 // Where a page ends.
 type PageInfo struct {
 	// Whether there is more after this page.
@@ -273,4 +299,22 @@ type UpdateSlotPayload struct {
 	Slot *booking.Slot `json:"slot,omitempty"`
 	// Why not.
 	Errors []Refusal `json:"errors"`
+}
+
+// A page of a waiting list.
+type WaitingListConnection struct {
+	// The page's entries with their cursors.
+	Edges []WaitingListEdge `json:"edges"`
+	// The page's entries.
+	Nodes []booking.WaitingEntry `json:"nodes"`
+	// Where the page ends.
+	PageInfo *PageInfo `json:"pageInfo"`
+}
+
+// An entry in a page.
+type WaitingListEdge struct {
+	// Pass it as `after` to go on from here.
+	Cursor string `json:"cursor"`
+	// The entry.
+	Node *booking.WaitingEntry `json:"node"`
 }

@@ -67,6 +67,12 @@ func UnmarshalAppointmentID(v any) (booking.AppointmentID, error) {
 	return unmarshalID[booking.AppointmentID](v)
 }
 
+// MarshalWaitingID writes the id of an entry of a waiting list.
+func MarshalWaitingID(id booking.WaitingID) graphql.Marshaler { return marshalID(id) }
+
+// UnmarshalWaitingID reads the id of an entry of a waiting list.
+func UnmarshalWaitingID(v any) (booking.WaitingID, error) { return unmarshalID[booking.WaitingID](v) }
+
 // MarshalScheduleID writes the id of a template.
 func MarshalScheduleID(id schedule.ScheduleID) graphql.Marshaler { return marshalID(id) }
 

@@ -35,8 +35,8 @@ var kinds = map[booking.Code]kind{
 	booking.ReferralInUse: {http.StatusConflict, "The referral has an appointment already"},
 	booking.TooEarly:      {http.StatusConflict, "Too early for this"},
 	booking.TooLate:       {http.StatusConflict, "Too late for this"},
-	booking.LimitReached:  {http.StatusConflict, "The practice's limit is reached"},
 	booking.InvalidState:  {http.StatusConflict, "Not in this state"},
+	booking.LimitReached:  {http.StatusConflict, "A limit is reached"},
 	booking.CapacityInUse: {http.StatusConflict, "More places are taken than that"},
 	booking.ScheduleInUse: {http.StatusConflict, "The period has a schedule already"},
 

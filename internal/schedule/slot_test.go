@@ -174,3 +174,44 @@ func TestUpdateSlotAgainstBooking(t *testing.T) {
 		}
 	}
 }
+
+// Places that come about by a change of the slot are offered to those who wait before anybody sees them.
+func TestUpdateSlotOffers(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	waits := func(slot booking.SlotID) {
+		p.exec(`WITH u AS (INSERT INTO patient (issuer, subject) VALUES ('i', gen_random_uuid()::text) RETURNING id)
+			INSERT INTO waiting_entry (doctor_id, organization_id, patient_id, first_day, last_day, during, turn, joined_by, created_at)
+			SELECT t.doctor_id, $2, u.id, '2026-01-01', '2027-01-01', tstzrange(t.start_at, t.end_at), $3, 'test', $3
+			  FROM u, time_slot t WHERE t.id = $1`, slot, p.organization.ID, now)
+	}
+	for name, test := range map[string]struct {
+		taken, waiting int
+		before         string
+		change         SlotChange
+		booked, offers int
+	}{
+		"More":         {1, 2, "OPEN", SlotChange{Capacity: new(4)}, 3, 2},
+		"MoreButFew":   {1, 2, "OPEN", SlotChange{Capacity: new(2)}, 2, 1},
+		"NobodyWaits":  {1, 0, "OPEN", SlotChange{Capacity: new(4)}, 1, 0},
+		"Reopened":     {0, 2, "CLOSED", SlotChange{Status: new(booking.SlotOpen)}, 1, 1},
+		"Closed":       {0, 2, "OPEN", SlotChange{Status: new(booking.SlotClosed)}, 0, 0},
+		"ClosedBigger": {1, 2, "CLOSED", SlotChange{Capacity: new(4)}, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slot := p.slot(48, 1, test.taken, booking.SlotStatus(test.before))
+			defer p.exec(`UPDATE time_slot SET status = 'WITHDRAWN' WHERE id = $1`, slot)
+			defer p.exec(`DELETE FROM waiting_entry`)
+			for range test.waiting {
+				waits(slot)
+			}
+			got, err := p.UpdateSlot(t.Context(), staff(p.organization), slot, test.change)
+			if err != nil || got.Booked != test.booked {
+				t.Errorf("%+v, %v; want %d taken", got, err, test.booked)
+			}
+			if offers := one[int](p, `SELECT count(*) FROM waiting_entry WHERE status = 'OFFERED'`); offers != test.offers {
+				t.Errorf("%d offers, want %d", offers, test.offers)
+			}
+		})
+	}
+}
