@@ -40,11 +40,11 @@ CREATE FUNCTION next_release(p_now timestamptz, p_zone text) RETURNS timestamptz
     SELECT (l.local::date + (l.local::time >= '07:00')::int + time '07:00') AT TIME ZONE p_zone
       FROM (SELECT p_now AT TIME ZONE p_zone AS local) AS l $$;
 
--- wants says whether a place in the slot is for this entry: it is its days and its turn can come, the
--- patient has nothing else at that time, has not given up or declined a place in this slot since they
--- joined, and can answer.
+-- wants says whether a place in the slot is for this entry, if it waits: it can be booked and is on its
+-- days, the patient has nothing else at that time, has not given up or declined a place in this slot
+-- since they joined, and can answer.
 CREATE FUNCTION wants(w waiting_entry, t time_slot, p_now timestamptz) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT w.status = 'WAITING' AND w.doctor_id = t.doctor_id AND w.during @> t.start_at
+    SELECT w.doctor_id = t.doctor_id AND w.during @> t.start_at
        AND t.status = 'OPEN' AND t.opens_at <= p_now AND t.start_at > p_now + interval '1 minute'
        AND NOT EXISTS (SELECT FROM appointment x
                         WHERE x.patient_id = w.patient_id AND x.during && tstzrange(t.start_at, t.end_at)
@@ -79,7 +79,9 @@ BEGIN
     entries := ARRAY(SELECT DISTINCT c.id
                        FROM unnest(p_slot) AS s (id) JOIN time_slot t ON t.id = s.id, LATERAL (
                             SELECT w.id FROM waiting_entry w
-                             WHERE w.doctor_id = t.doctor_id AND w.status IN ('WAITING', 'OFFERED') AND wants(w, t, v_now)
+                             WHERE w.doctor_id = t.doctor_id AND w.status IN ('WAITING', 'OFFERED')
+                               AND (w.status = 'WAITING' OR (SELECT x.expires_at <= v_now FROM appointment x WHERE x.id = w.appointment_id))
+                               AND wants(w, t, v_now)
                              ORDER BY w.turn, w.id
                              -- one entry may be the first for several of the slots
                              LIMIT spare + (SELECT sum(u.places) FROM unnest(p_places) AS u (places))) AS c
@@ -114,7 +116,7 @@ BEGIN
         SELECT * INTO slot FROM time_slot t WHERE t.id = p_slot[n];
         FOR entry IN
             SELECT w.* FROM waiting_entry w
-             WHERE w.id = ANY (p_waiting) AND wants(w, slot, p_now) ORDER BY w.turn, w.id
+             WHERE w.id = ANY (p_waiting) AND w.status = 'WAITING' AND wants(w, slot, p_now) ORDER BY w.turn, w.id
         LOOP
             EXIT WHEN places[n] = 0;
             INSERT INTO appointment (id, root_id, slot_id, patient_id, organization_id, status, idempotency_key,
