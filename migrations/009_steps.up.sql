@@ -183,6 +183,7 @@ DECLARE
     slot   time_slot;      -- that it leaves
     target time_slot;
     claimed record;
+    waiting bigint[];
 BEGIN
     decided_at := clock_timestamp();
     SELECT * INTO a FROM appointment x WHERE x.booked_by = p_by AND x.idempotency_key = p_key;
@@ -199,7 +200,10 @@ BEGIN
             RETURN;
         END IF;
         PERFORM FROM time_slot t WHERE t.id IN (moved.slot_id, p_slot) ORDER BY t.id FOR NO KEY UPDATE;
-        PERFORM pg_advisory_xact_lock(patient_lock_key(moved.patient_id));
+        waiting := lock_waiting(p_now, ARRAY[moved.slot_id], ARRAY[1], ARRAY[moved.patient_id]);
+        IF waiting IS NULL THEN                    -- nobody waits, and nobody was locked
+            PERFORM pg_advisory_xact_lock(patient_lock_key(moved.patient_id));
+        END IF;
         IF moved.referral_id IS NOT NULL THEN
             PERFORM pg_advisory_xact_lock(referral_lock_key(moved.organization_id, moved.referral_id));
         END IF;
@@ -242,7 +246,7 @@ BEGIN
         -- and no limit counts it.
         UPDATE appointment x SET status = 'CANCELLED', cancelled_at = v_now, cancelled_by = p_by
          WHERE x.id = moved.id RETURNING * INTO moved;
-        PERFORM give_back(v_now, ARRAY[slot.id], ARRAY[1]);
+        PERFORM give_back(v_now, ARRAY[slot.id], ARRAY[1], waiting, ARRAY[moved.id]);
         SELECT * INTO claimed
           FROM claim(v_now, true, ARRAY[p_slot], ARRAY[moved.patient_id], ARRAY[p_key], ARRAY[p_by], ARRAY[p_hash],
                      ARRAY[coalesce(p_organization, 0)], ARRAY[''], ARRAY[false], ARRAY[moved.referral_id],

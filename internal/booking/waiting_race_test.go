@@ -100,9 +100,9 @@ func TestNobodySlipsIn(t *testing.T) {
 	})
 }
 
-// crossing has two patients cancel at once who each wait for the other's place, and tells how many
+// crossingOffers has two patients cancel at once who each wait for the other's place, and tells how many
 // deadlocks there were. Locks are taken slowly, so that they really cross.
-func crossing(t *testing.T, unsorted bool) (deadlocks int) {
+func crossingOffers(t *testing.T, unsorted bool) (deadlocks int) {
 	ctx := context.Background()
 	p := newPractice(t)
 	home := p.doctor
@@ -155,10 +155,10 @@ func crossing(t *testing.T, unsorted bool) (deadlocks int) {
 
 func TestCrossingOffers(t *testing.T) {
 	t.Parallel()
-	if n := crossing(t, false); n > 0 {
+	if n := crossingOffers(t, false); n > 0 {
 		t.Errorf("%d deadlocks", n)
 	}
-	if crossing(t, true) == 0 {
+	if crossingOffers(t, true) == 0 {
 		t.Error("no deadlock though nobody sorts: the control does not bite")
 	}
 }
@@ -252,23 +252,27 @@ func TestOfferKilledAtEveryPoint(t *testing.T) {
 	ctx := context.Background()
 	for name, call := range map[string]struct {
 		held  bool // what comes free was held
-		call  func(p *practice, s *Service, of Booking, waits Actor) error
+		call  func(p *practice, s *Service, of Booking, waits Actor, to SlotID) error
 		kills int // points that it comes by
 		after WaitingStatus
 	}{
-		"Cancel": {false, func(_ *practice, s *Service, of Booking, _ Actor) error {
+		"Cancel": {false, func(_ *practice, s *Service, of Booking, _ Actor, _ SlotID) error {
 			_, err := s.Cancel(ctx, of.by(), CancelRequest{Appointment: of.Appointment.ID})
 			return err
-		}, 13, WaitingOffered},
-		"Lapse": {true, func(p *practice, s *Service, _ Booking, _ Actor) error {
+		}, 18, WaitingOffered},
+		"Lapse": {true, func(p *practice, s *Service, _ Booking, _ Actor, _ SlotID) error {
 			_, err := New(s.pool, patient(lapse)).Expire(ctx)
 			return err
-		}, 13, WaitingOffered},
-		"Confirm": {false, func(p *practice, s *Service, of Booking, waits Actor) error {
+		}, 18, WaitingOffered},
+		"Move": {false, func(p *practice, s *Service, of Booking, _ Actor, to SlotID) error {
+			_, err := s.Reschedule(ctx, of.by(), RescheduleRequest{Appointment: of.Appointment.ID, To: to, Key: fmt.Sprint(of.Appointment.ID)})
+			return err
+		}, 27, WaitingOffered},
+		"Confirm": {false, func(p *practice, s *Service, of Booking, waits Actor, _ SlotID) error {
 			p.cancel(of)
 			_, err := s.Confirm(ctx, waits, one[AppointmentID](p, `SELECT max(id) FROM appointment`))
 			return err
-		}, 21, WaitingBooked},
+		}, 27, WaitingBooked},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -287,43 +291,39 @@ func TestOfferKilledAtEveryPoint(t *testing.T) {
 			END $$`)
 			kills, tries := 0, 0
 			for _, table := range []string{"appointment", "time_slot", "waiting_entry", "outbox_event"} {
-				for _, when := range []string{"BEFORE INSERT OR UPDATE ON %s", "AFTER INSERT OR UPDATE ON %s", "AFTER INSERT OR UPDATE ON %s DEFERRABLE INITIALLY DEFERRED"} {
-					for nth := 1; nth <= 4; nth++ {
+				for _, trigger := range []string{
+					"CREATE TRIGGER death BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION die(%d)",
+					"CREATE TRIGGER death AFTER INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION die(%d)",
+					"CREATE CONSTRAINT TRIGGER death AFTER INSERT OR UPDATE ON %s DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die(%d)",
+				} {
+					for row, died := 1, true; died; row++ {
 						tries++
-						slot := p.slot(time.Duration(5+tries)*time.Hour, 1)
-						take := p.book
+						slot, take := p.slot(time.Duration(5+tries)*time.Hour, 1), p.book
 						if call.held {
 							take = p.hold
 						}
-						of, waits := take(p.patient(), slot, fmt.Sprint(table, nth)), p.patient()
-						w := p.join(waits)
+						of, waits := take(p.patient(), slot, fmt.Sprint(tries)), p.patient()
+						w, to := p.join(waits), p.beside(300*time.Hour, 1)
 						p.exec(`ALTER SEQUENCE alive RESTART`)
-						constraint := ""
-						if len(when) > len("BEFORE INSERT OR UPDATE ON %s") {
-							constraint = "CONSTRAINT "
+						p.exec(fmt.Sprintf(trigger, table, row))
+						if err := call.call(p, victim, of, waits, to); err != nil {
+							t.Errorf("row %d of %s, %s: %v", row, table, trigger, err)
 						}
-						p.exec(fmt.Sprintf(`CREATE %sTRIGGER death `+when+` FOR EACH ROW EXECUTE FUNCTION die(%d)`, constraint, table, nth))
-						err := call.call(p, victim, of, waits)
 						p.exec(`DROP TRIGGER death ON ` + table)
-						if err != nil {
-							t.Errorf("%s, row %d, %s: %v", table, nth, when, err)
-						}
-						wantStatus(t, p.at(now), w.ID, call.after)
+						wantStatus(t, p.service, w.ID, call.after)
 						if n := p.booked(slot); n != 1 {
-							t.Errorf("%s, row %d: booked_count = %d, want 1", table, nth, n)
+							t.Errorf("row %d of %s, %s: booked_count = %d, want 1", row, table, trigger, n)
 						}
 						p.exec(`UPDATE waiting_entry SET status = 'LEFT' WHERE status = 'WAITING'`)
-						if one[int](p, `SELECT last_value FROM alive`) < nth || !one[bool](p, `SELECT is_called FROM alive`) {
-							break
+						if died = one[bool](p, `SELECT is_called AND last_value >= $1 FROM alive`, row); died {
+							kills++
 						}
-						kills++
 					}
 				}
 			}
-			if kills < call.kills {
+			if kills != call.kills {
 				t.Errorf("killed at %d points, want %d", kills, call.kills)
 			}
-			t.Logf("killed at %d points", kills)
 		})
 	}
 }

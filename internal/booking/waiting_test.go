@@ -187,6 +187,27 @@ func TestOffer(t *testing.T) {
 		})
 	}
 
+	t.Run("MovedAway", func(t *testing.T) { // and, refused, it is kept and offered to nobody
+		p := newPractice(t)
+		slot, booked := p.full(5*time.Hour, 1)
+		target, _ := p.full(6*time.Hour, 1)
+		w := p.join(p.patient())
+		move := RescheduleRequest{Appointment: booked[0].Appointment.ID, To: target, Key: "m"}
+		_, err := p.service.Reschedule(ctx, booked[0].by(), move)
+		wantCode(t, err, SlotFull)
+		wantStatus(t, p.service, w.ID, WaitingForPlace)
+		p.exec(`UPDATE time_slot SET capacity = 2 WHERE id = $1`, target)
+		if _, err := p.service.Reschedule(ctx, booked[0].by(), move); err != nil {
+			t.Fatal(err)
+		}
+		if offer := offered(t, p.service, w.ID); offer.SlotID != slot {
+			t.Errorf("offered %+v", offer)
+		}
+		if a, b := p.booked(slot), p.booked(target); a != 1 || b != 2 {
+			t.Errorf("booked_count = %d and %d, want 1 and 2", a, b)
+		}
+	})
+
 	t.Run("BehindThoseWhoCameMeanwhile", func(t *testing.T) {
 		p := newPractice(t)
 		_, booked := p.full(5*time.Hour, 1)

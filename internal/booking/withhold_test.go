@@ -54,6 +54,23 @@ func TestWithheldUntilTheRelease(t *testing.T) {
 			t.Errorf("booked_count = %d, want 1", n)
 		}
 
+		// What moves away is withheld as well, where it was.
+		left, moving := p.full(52*time.Hour, 1)
+		to := p.slot(53*time.Hour, 1)
+		if _, err := service(0).Reschedule(ctx, moving[0].by(), RescheduleRequest{Appointment: moving[0].Appointment.ID, To: to, Key: "m"}); err != nil {
+			t.Fatal(err)
+		}
+		if a, b := p.booked(left), p.booked(to); a != 1 || b != 1 {
+			t.Errorf("booked_count = %d and %d, want 1 and 1", a, b)
+		}
+		_, err := before.Book(ctx, p.patient(), BookRequest{Slot: left, Key: "k"})
+		wantCode(t, err, SlotFull)
+		if _, err := at.Reschedule(ctx, moving[0].by(), RescheduleRequest{Appointment: one[AppointmentID](p,
+			`SELECT id FROM appointment WHERE slot_id = $1`, to), To: left, Key: "n"}); err != nil { // and back, when it is due
+			t.Error(err)
+		}
+		p.check()
+
 		// The sweeper, and a gate that believes the slot is full.
 		swept, first := p.full(50*time.Hour, 1)
 		gated, second := p.full(51*time.Hour, 1)
