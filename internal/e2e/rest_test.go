@@ -26,6 +26,7 @@ func TestTransportsAgree(t *testing.T) {
 		c.exec(`UPDATE time_slot SET status = 'CLOSED' WHERE id = $1`, slots[4])
 		c.exec(`UPDATE time_slot SET opens_at = now() + interval '1 hour' WHERE id = $1`, slots[5])
 		day := scan[string](c, `SELECT (start_at AT TIME ZONE 'Europe/Berlin')::date::text FROM time_slot WHERE id = $1`, slots[2])
+		later := scan[string](c, `SELECT ($1::date + 2)::text`, day)
 		partner := c.token("partner", "portal")
 		elsewhere := *c // another doctor's slots at the same times
 		elsewhere.doctor = scan[int64](c, `INSERT INTO doctor (organization_id, name) VALUES ($1, 'Dr. Another') RETURNING id`, c.organization)
@@ -44,7 +45,7 @@ func TestTransportsAgree(t *testing.T) {
 			return got
 		}
 		lapse := func(id string) {
-			c.exec(`UPDATE appointment SET expires_at = clock_timestamp() - interval '1 second' WHERE id = $1 AND status = 'HELD'`, id)
+			c.exec(`UPDATE appointment SET expires_at = clock_timestamp() WHERE id = $1 AND status = 'HELD'`, id)
 		}
 		// What chance seldom leads to.
 		sure := c.token("patient", "sure")
@@ -96,7 +97,7 @@ func TestTransportsAgree(t *testing.T) {
 			reason := []string{"", "away"}[random.IntN(2)]
 			var got told
 			made := false // an appointment
-			switch random.IntN(17) {
+			switch random.IntN(20) {
 			case 14, 15, 16:
 				made = true
 				m := move{id: id, to: p.slot, overlap: p.overlap}
@@ -112,6 +113,15 @@ func TestTransportsAgree(t *testing.T) {
 				got = through.move(api, token, m)
 			case 0, 1, 2, 3, 4, 5, 6:
 				got, made = through.claim(api, token, p), true
+			case 17, 18:
+				got = through.join(api, token, wish{doctor: c.doctor, patient: patient, from: day, to: []string{day, later}[random.IntN(2)]})
+			case 19:
+				entry := strconv.Itoa(1 + random.IntN(40))
+				if token != "" {
+					if got = through.entry(api, token, entry); random.IntN(3) == 0 {
+						got = through.leave(api, token, entry)
+					}
+				}
 			case 7, 8:
 				got = through.cancel(api, token, id, reason)
 			case 9, 10:
@@ -135,6 +145,7 @@ func TestTransportsAgree(t *testing.T) {
 			`SELECT concat_ws(' ', id, slot_id, patient_id, status, idempotency_key, booked_by, cancelled_by, cancel_reason,
 			    replaces, replaced_by, root_id, referral_id, overlap_reason, expires_at IS NULL) FROM appointment ORDER BY id`,
 			`SELECT concat_ws(' ', id, root_id, type) FROM outbox_event ORDER BY id`,
+			`SELECT concat_ws(' ', id, patient_id, first_day, last_day, status, appointment_id, joined_by) FROM waiting_entry ORDER BY id`,
 			`SELECT concat_ws(' ', id, booked_count, version) FROM time_slot ORDER BY id`,
 		} {
 			rows, err := c.pool.Query(t.Context(), sql)

@@ -47,6 +47,7 @@ type told struct {
 	ReplacedBy  string
 	Replayed    bool
 	Free        string // id:free of the slots of a list
+	Entry       string // of a waiting list
 }
 
 // place is what is to be booked or held.
@@ -72,6 +73,9 @@ type transport interface {
 	show(base, token, id string) told
 	list(base string, doctor int64, day string) told
 	register(base, token, subject string) (patient int64)
+	join(base, token string, w wish) told // Replayed: they have just joined
+	leave(base, token, id string) told
+	entry(base, token, id string) told // of a waiting list
 }
 
 type overGraphQL struct{}
