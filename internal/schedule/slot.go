@@ -40,6 +40,17 @@ SELECT ` + slotColumns + `
 // expireSlotSQL gives back the places whose holds have lapsed, so that they are in nobody's way.
 const expireSlotSQL = `SELECT release_due($1, true, ARRAY[$2::bigint])`
 
+// takeWithheldSQL takes places of cancelled appointments that are still withheld away for good, up to
+// $2 of them: whoever has fewer places needs those first that nobody is in.
+const takeWithheldSQL = `
+WITH taken AS (
+    UPDATE appointment SET returns_at = NULL
+     WHERE id IN (SELECT id FROM appointment WHERE slot_id = $1 AND returns_at IS NOT NULL ORDER BY id LIMIT $2)
+    RETURNING 1)
+UPDATE time_slot t SET booked_count = t.booked_count - (SELECT count(*) FROM taken)
+ WHERE t.id = $1 AND EXISTS (SELECT FROM taken)
+RETURNING ` + slotColumns
+
 // changeSlotSQL reads the clock under the lock. chk_booked decides whether the places suffice.
 const changeSlotSQL = `
 UPDATE time_slot t SET capacity = coalesce($2, t.capacity), status = coalesce($3, t.status)
@@ -103,6 +114,10 @@ func (s *Service) UpdateSlot(ctx context.Context, actor booking.Actor, id bookin
 				return err
 			}
 			if err := scanSlot(tx.QueryRow(ctx, lockSlotSQL, id, own), &slot); err != nil {
+				return err
+			}
+			err := scanSlot(tx.QueryRow(ctx, takeWithheldSQL, id, max(slot.Booked-*change.Capacity, 0)), &slot)
+			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}
 		}

@@ -150,6 +150,26 @@ func TestUpdateSlotPastALapsedHold(t *testing.T) {
 	}
 }
 
+// Nor does a place that is withheld, but no more of them come back for it than have to go.
+func TestUpdateSlotPastWithheldPlaces(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	id := p.slot(48, 4, 4, booking.SlotOpen)
+	p.exec(`WITH u AS (INSERT INTO patient (issuer, subject) SELECT 'test', n::text FROM generate_series(1, 4) AS n RETURNING id)
+		INSERT INTO appointment (slot_id, patient_id, organization_id, status, idempotency_key, booked_by, request_hash, root_id, during, returns_at)
+		SELECT t.id, u.id, $2, CASE WHEN u.id % 4 = 0 THEN 'BOOKED' ELSE 'CANCELLED' END, 'k', u.id::text, '', 0, tstzrange(t.start_at, t.end_at),
+		       CASE WHEN u.id % 4 > 0 THEN t.start_at - interval '1 hour' END FROM u, time_slot t WHERE t.id = $1`, id, p.organization.ID)
+	for _, capacity := range []int{3, 1} {
+		got, err := p.UpdateSlot(t.Context(), staff(p.organization), id, SlotChange{Capacity: &capacity})
+		if err != nil || got.Capacity != capacity || got.Booked != capacity {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if n := one[int](p, `SELECT count(*) FROM appointment WHERE returns_at IS NOT NULL`); n != capacity-1 {
+			t.Errorf("%d places are withheld, want %d", n, capacity-1)
+		}
+	}
+}
+
 // Capacity lowered while the place is being booked: one of the two is refused.
 func TestUpdateSlotAgainstBooking(t *testing.T) {
 	t.Parallel()
