@@ -450,6 +450,18 @@ type BookingRules {
   maxHolds: Int
   "How many appointments a patient may have on one day of the organization's zone."
   maxPerDay: Int
+  "How long somebody who waits may think an offer over."
+  offerMinutes: Int!
+  "When the place of a cancelled or moved appointment comes back, unless somebody waits for it."
+  cancelledPlacesReturn: PlacesReturn!
+}
+
+"When places of cancelled appointments come back to everybody."
+enum PlacesReturn {
+  "At once."
+  AT_ONCE
+  "At the practice's next release, 07:00: so nobody can hand a place to a buyer. At once if the slot begins before."
+  NEXT_RELEASE
 }
 
 "Somebody who sees patients."
@@ -961,6 +973,10 @@ input UpdateBookingRulesInput {
   maxHolds: Int
   "Up to 10000."
   maxPerDay: Int
+  "1 to 1440."
+  offerMinutes: Int
+  "When places of cancelled appointments come back."
+  cancelledPlacesReturn: PlacesReturn
 }
 
 "The answer to ` + "`" + `updateBookingRules` + "`" + `."
@@ -1248,6 +1264,10 @@ func (ec *executionContext) childFields_BookingRules(ctx context.Context, field 
 		return ec.fieldContext_BookingRules_maxHolds(ctx, field)
 	case "maxPerDay":
 		return ec.fieldContext_BookingRules_maxPerDay(ctx, field)
+	case "offerMinutes":
+		return ec.fieldContext_BookingRules_offerMinutes(ctx, field)
+	case "cancelledPlacesReturn":
+		return ec.fieldContext_BookingRules_cancelledPlacesReturn(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type BookingRules", field.Name)
 }
@@ -3260,6 +3280,52 @@ func (ec *executionContext) _BookingRules_maxPerDay(ctx context.Context, field g
 }
 func (ec *executionContext) fieldContext_BookingRules_maxPerDay(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_offerMinutes(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_offerMinutes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.OfferMinutes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_offerMinutes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_cancelledPlacesReturn(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_cancelledPlacesReturn(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.CancelledPlacesReturn, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v schedule.PlacesReturn) graphql.Marshaler {
+			return ec.marshalNPlacesReturn2openslotᚋinternalᚋscheduleᚐPlacesReturn(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_cancelledPlacesReturn(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "PlacesReturn")
 }
 
 func (ec *executionContext) _CancelAppointmentPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *CancelAppointmentPayload) (ret graphql.Marshaler) {
@@ -9461,7 +9527,7 @@ func (ec *executionContext) unmarshalInputUpdateBookingRulesInput(ctx context.Co
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"organizationId", "holdMinutes", "noticeMinutes", "horizonDays", "cutoffMinutes", "maxActive", "maxHolds", "maxPerDay"}
+	fieldsInOrder := [...]string{"organizationId", "holdMinutes", "noticeMinutes", "horizonDays", "cutoffMinutes", "maxActive", "maxHolds", "maxPerDay", "offerMinutes", "cancelledPlacesReturn"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -9524,6 +9590,20 @@ func (ec *executionContext) unmarshalInputUpdateBookingRulesInput(ctx context.Co
 				return it, err
 			}
 			it.MaxPerDay = data
+		case "offerMinutes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("offerMinutes"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.OfferMinutes = data
+		case "cancelledPlacesReturn":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("cancelledPlacesReturn"))
+			data, err := ec.unmarshalOPlacesReturn2ᚖopenslotᚋinternalᚋscheduleᚐPlacesReturn(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.CancelledPlacesReturn = data
 		}
 	}
 	return it, nil
@@ -9922,6 +10002,16 @@ func (ec *executionContext) _BookingRules(ctx context.Context, sel ast.Selection
 		case "maxPerDay":
 			out.Values[i] = ec._BookingRules_maxPerDay(ctx, field, obj)
 			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "offerMinutes":
+			out.Values[i] = ec._BookingRules_offerMinutes(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "cancelledPlacesReturn":
+			out.Values[i] = ec._BookingRules_cancelledPlacesReturn(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
 		default:
@@ -12530,6 +12620,20 @@ func (ec *executionContext) marshalNPatient2ᚖopenslotᚋinternalᚋauthᚐPati
 	return ec._Patient(ctx, sel, v)
 }
 
+func (ec *executionContext) unmarshalNPlacesReturn2openslotᚋinternalᚋscheduleᚐPlacesReturn(ctx context.Context, v any) (schedule.PlacesReturn, error) {
+	res, err := UnmarshalPlacesReturn(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNPlacesReturn2openslotᚋinternalᚋscheduleᚐPlacesReturn(ctx context.Context, sel ast.SelectionSet, v schedule.PlacesReturn) graphql.Marshaler {
+	_ = sel
+	res := MarshalPlacesReturn(v)
+	if res == graphql.Null {
+		graphql.AddInvalidNullFromMarshaler(ctx, "PlacesReturn!")
+	}
+	return res
+}
+
 func (ec *executionContext) marshalNRefusal2openslotᚋgraphᚐRefusal(ctx context.Context, sel ast.SelectionSet, v Refusal) graphql.Marshaler {
 	return ec._Refusal(ctx, sel, &v)
 }
@@ -13192,6 +13296,24 @@ func (ec *executionContext) marshalOPatient2ᚖopenslotᚋinternalᚋauthᚐPati
 		return graphql.Null
 	}
 	return ec._Patient(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalOPlacesReturn2ᚖopenslotᚋinternalᚋscheduleᚐPlacesReturn(ctx context.Context, v any) (*schedule.PlacesReturn, error) {
+	if v == nil {
+		return nil, nil
+	}
+	res, err := UnmarshalPlacesReturn(v)
+	return &res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalOPlacesReturn2ᚖopenslotᚋinternalᚋscheduleᚐPlacesReturn(ctx context.Context, sel ast.SelectionSet, v *schedule.PlacesReturn) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	_ = sel
+	_ = ctx
+	res := MarshalPlacesReturn(*v)
+	return res
 }
 
 func (ec *executionContext) marshalOSlot2ᚖopenslotᚋinternalᚋbookingᚐSlot(ctx context.Context, sel ast.SelectionSet, v *booking.Slot) graphql.Marshaler {

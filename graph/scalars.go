@@ -216,6 +216,21 @@ func UnmarshalSlotStatus(v any) (booking.SlotStatus, error) {
 	return "", booking.Refuse(booking.Invalid, "Not a SlotStatus: use OPEN, CLOSED or WITHDRAWN.")
 }
 
+// MarshalPlacesReturn writes when places come back.
+func MarshalPlacesReturn(r schedule.PlacesReturn) graphql.Marshaler {
+	return graphql.MarshalString(string(r))
+}
+
+// UnmarshalPlacesReturn reads when places come back.
+func UnmarshalPlacesReturn(v any) (schedule.PlacesReturn, error) {
+	s, _ := v.(string)
+	switch r := schedule.PlacesReturn(s); r {
+	case schedule.AtOnce, schedule.NextRelease:
+		return r, nil
+	}
+	return "", booking.Refuse(booking.Invalid, "Not a PlacesReturn: use AT_ONCE or NEXT_RELEASE.")
+}
+
 // weekdays are the names of the days, by their number.
 var weekdays = [...]string{
 	schedule.Monday: "MONDAY", schedule.Tuesday: "TUESDAY", schedule.Wednesday: "WEDNESDAY", schedule.Thursday: "THURSDAY",

@@ -42,7 +42,7 @@ CREATE FUNCTION next_release(p_now timestamptz, p_zone text) RETURNS timestamptz
 
 -- wants says whether a place in the slot is for this entry, if it waits: it can be booked and is on its
 -- days, the patient has nothing else at that time, has not given up or declined a place in this slot
--- since they joined, and can answer.
+-- since they joined, can answer, and the practice's rules would let them hold it.
 CREATE FUNCTION wants(w waiting_entry, t time_slot, p_now timestamptz) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT w.doctor_id = t.doctor_id AND w.during @> t.start_at
        AND t.status = 'OPEN' AND t.opens_at <= p_now AND t.start_at > p_now + interval '1 minute'
@@ -52,7 +52,10 @@ CREATE FUNCTION wants(w waiting_entry, t time_slot, p_now timestamptz) RETURNS b
        AND NOT EXISTS (SELECT FROM appointment x
                         WHERE x.patient_id = w.patient_id AND x.slot_id = t.id
                           AND x.status IN ('CANCELLED', 'EXPIRED') AND coalesce(x.cancelled_at, x.expires_at) >= w.created_at)
-       AND NOT EXISTS (SELECT FROM patient p WHERE p.id = w.patient_id AND p.blocked_at IS NOT NULL) $$;
+       AND NOT EXISTS (SELECT FROM patient p WHERE p.id = w.patient_id AND p.blocked_at IS NOT NULL)
+       AND NOT EXISTS (SELECT FROM organization o
+                        WHERE o.id = w.organization_id AND o.ruled
+                          AND (forbidding_rule(p_now, o.id, w.patient_id, t.start_at, true)).code IS NOT NULL) $$;
 
 -- lock_waiting is for those who are about to free p_places[n] places of slot p_slot[n], which they have
 -- locked. It finds who waits for them, and locks their patients together with p_patient, whose

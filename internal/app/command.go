@@ -206,11 +206,15 @@ type bookingRules struct {
 	MaxActive     *int                   `placeholder:"N" help:"Appointments of a patient that are not over: up to 10000."`
 	MaxHolds      *int                   `placeholder:"N" help:"Live holds of a patient: up to 10000."`
 	MaxPerDay     *int                   `placeholder:"N" help:"Appointments of a patient a day: up to 10000."`
+	OfferMinutes  *int                   `placeholder:"N" help:"How long somebody who waits may think an offer over: 1 to 1440."`
+
+	CancelledPlacesReturn *schedule.PlacesReturn `placeholder:"WHEN" help:"When cancelled places come back: AT_ONCE or NEXT_RELEASE."`
 }
 
 func (c *bookingRules) Run(at console) error {
 	change := schedule.RulesChange{Organization: c.Organization, HoldMinutes: c.HoldMinutes, NoticeMinutes: c.NoticeMinutes,
-		HorizonDays: c.HorizonDays, CutoffMinutes: c.CutoffMinutes, MaxActive: c.MaxActive, MaxHolds: c.MaxHolds, MaxPerDay: c.MaxPerDay}
+		HorizonDays: c.HorizonDays, CutoffMinutes: c.CutoffMinutes, MaxActive: c.MaxActive, MaxHolds: c.MaxHolds, MaxPerDay: c.MaxPerDay,
+		OfferMinutes: c.OfferMinutes, CancelledPlacesReturn: c.CancelledPlacesReturn}
 	return c.withPool(at.ctx, func(pool *pgxpool.Pool) (err error) {
 		var o schedule.Organization
 		if service := schedule.New(pool, schedule.Config{}); change.IsEmpty() {
@@ -227,6 +231,7 @@ func (c *bookingRules) Run(at console) error {
 		}{
 			{"hold-minutes", &o.HoldMinutes}, {"notice-minutes", o.NoticeMinutes}, {"horizon-days", o.HorizonDays}, {"cutoff-minutes", o.CutoffMinutes},
 			{"max-active", o.MaxActive}, {"max-holds", o.MaxHolds}, {"max-per-day", o.MaxPerDay},
+			{"offer-minutes", &o.OfferMinutes},
 		} {
 			value := "none"
 			if rule.value != nil {
@@ -234,6 +239,7 @@ func (c *bookingRules) Run(at console) error {
 			}
 			fmt.Fprintf(at.stdout, "%-15s%s\n", rule.name, value)
 		}
+		fmt.Fprintf(at.stdout, "cancelled-places-return %s\n", o.CancelledPlacesReturn)
 		return nil
 	})
 }

@@ -309,6 +309,14 @@ func TestWhoFits(t *testing.T) {
 		"Blocked": {func(p *practice, _ SlotID, who Actor, _ WaitingID) {
 			p.exec(`UPDATE patient SET blocked_at = now(), blocked_by = 'staff:x' WHERE id = $1`, who.PatientID)
 		}, [2]string{"p.id = w.patient_id AND p.blocked_at IS NOT NULL", "false"}, false},
+		"HasAsMuchAsThePracticeAllows": {func(p *practice, _ SlotID, who Actor, _ WaitingID) {
+			p.book(who, p.slot(8*time.Hour, 1), "b")
+			p.exec(`UPDATE organization SET max_active = 1`)
+		}, [2]string{"o.id = w.organization_id AND o.ruled", "false"}, false},
+		"HoldsAsMuchAsThePracticeAllows": {func(p *practice, _ SlotID, who Actor, _ WaitingID) {
+			p.hold(who, p.slot(8*time.Hour, 1), "b")
+			p.exec(`UPDATE organization SET max_holds = 1`)
+		}, [2]string{"o.id = w.organization_id AND o.ruled", "false"}, false},
 		"Left": {func(p *practice, _ SlotID, who Actor, w WaitingID) {
 			if _, _, err := p.service.LeaveWaitingList(ctx, who, w); err != nil {
 				p.t.Fatal(err)
@@ -353,9 +361,11 @@ func TestWhatIsOffered(t *testing.T) {
 		change string
 		after  time.Duration
 	}{
-		"Closed":       {`UPDATE time_slot SET status = 'CLOSED'`, 5 * time.Hour},
-		"NotYetOpen":   {`UPDATE time_slot SET opens_at = '2026-10-05T09:00+02'::timestamptz + interval '1 hour'`, 5 * time.Hour},
-		"BeginsAtOnce": {`SELECT 1`, time.Minute},
+		"Closed":           {`UPDATE time_slot SET status = 'CLOSED'`, 5 * time.Hour},
+		"NotYetOpen":       {`UPDATE time_slot SET opens_at = '2026-10-05T09:00+02'::timestamptz + interval '1 hour'`, 5 * time.Hour},
+		"BeyondTheHorizon": {`UPDATE organization SET horizon_days = 1`, 25 * time.Hour},
+		"BeginsAtOnce":     {`SELECT 1`, time.Minute},
+		"WithinTheNotice":  {`UPDATE organization SET notice_minutes = 120`, 119 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

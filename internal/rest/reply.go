@@ -123,6 +123,9 @@ type bookingRulesJSON struct {
 	MaxActive     *int `json:"maxActive"`
 	MaxHolds      *int `json:"maxHolds"`
 	MaxPerDay     *int `json:"maxPerDay"`
+	OfferMinutes  int  `json:"offerMinutes"`
+
+	CancelledPlacesReturn schedule.PlacesReturn `json:"cancelledPlacesReturn"`
 }
 
 func doctor(d schedule.Doctor, o schedule.Organization) doctorJSON {

@@ -18,10 +18,25 @@ type BookingRules struct {
 	MaxActive     *int // appointments of a patient that stand and are not over, holds included
 	MaxHolds      *int // live holds of a patient
 	MaxPerDay     *int // appointments of a patient on a day of the organization's zone
+	OfferMinutes  int  // how long somebody who waits may think an offer over
+	// CancelledPlacesReturn is when the place of a cancelled or moved appointment comes back, unless
+	// somebody waits for it.
+	CancelledPlacesReturn PlacesReturn
 }
 
+// PlacesReturn is when places come back.
+type PlacesReturn string
+
+// The policies. At the next release nobody knows when a cancelled place will be to be had, but everybody
+// knows it at the same time: so nobody can hand it to a buyer.
+const (
+	AtOnce      PlacesReturn = "AT_ONCE"
+	NextRelease PlacesReturn = "NEXT_RELEASE" // at 07:00 of the organization's clocks; at once if the slot begins before
+)
+
 // rulesColumns selects the fields of BookingRules in their order.
-const rulesColumns = `hold_minutes, notice_minutes, horizon_days, cutoff_minutes, max_active, max_holds, max_per_day`
+const rulesColumns = `hold_minutes, notice_minutes, horizon_days, cutoff_minutes, max_active, max_holds, max_per_day,
+       offer_minutes, cancelled_returns`
 
 // RulesChange is what to change of an organization's rules; nil = leave it, 0 = no such rule.
 type RulesChange struct {
@@ -33,6 +48,9 @@ type RulesChange struct {
 	MaxActive     *int                   // to 10,000
 	MaxHolds      *int                   // to 10,000
 	MaxPerDay     *int                   // to 10,000
+	OfferMinutes  *int                   // 1 to 1,440; there is always one
+
+	CancelledPlacesReturn *PlacesReturn
 }
 
 // IsEmpty reports whether the change leaves everything as it is.
@@ -44,6 +62,12 @@ func (c RulesChange) check() error {
 	}
 	if n := c.HoldMinutes; n != nil && (*n < 1 || *n > 1440) {
 		return booking.Refuse(booking.Invalid, "holdMinutes must be between 1 and 1440.")
+	}
+	if n := c.OfferMinutes; n != nil && (*n < 1 || *n > 1440) {
+		return booking.Refuse(booking.Invalid, "offerMinutes must be between 1 and 1440.")
+	}
+	if r := c.CancelledPlacesReturn; r != nil && *r != AtOnce && *r != NextRelease {
+		return booking.Refuse(booking.Invalid, "cancelledPlacesReturn must be AT_ONCE or NEXT_RELEASE.")
 	}
 	for _, rule := range []struct {
 		name  string
@@ -68,7 +92,9 @@ UPDATE organization SET
        cutoff_minutes = nullif(coalesce($5, cutoff_minutes), 0),
        max_active = nullif(coalesce($6, max_active), 0),
        max_holds = nullif(coalesce($7, max_holds), 0),
-       max_per_day = nullif(coalesce($8, max_per_day), 0)
+       max_per_day = nullif(coalesce($8, max_per_day), 0),
+       offer_minutes = coalesce($9, offer_minutes),
+       cancelled_returns = coalesce($10, cancelled_returns)
  WHERE id = $1
 RETURNING ` + organizationColumns
 
@@ -90,7 +116,8 @@ func (s *Service) UpdateRules(ctx context.Context, actor booking.Actor, change R
 		return Organization{}, noOrganization()
 	}
 	rows, err := s.pool.Query(ctx, updateRulesSQL, change.Organization, change.HoldMinutes, change.NoticeMinutes,
-		change.HorizonDays, change.CutoffMinutes, change.MaxActive, change.MaxHolds, change.MaxPerDay)
+		change.HorizonDays, change.CutoffMinutes, change.MaxActive, change.MaxHolds, change.MaxPerDay,
+		change.OfferMinutes, change.CancelledPlacesReturn)
 	if err != nil {
 		return Organization{}, wrap(err, "update rules")
 	}

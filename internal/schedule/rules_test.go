@@ -26,8 +26,8 @@ func TestUpdateRules(t *testing.T) {
 		return o
 	}
 	want := p.organization
-	want.BookingRules = BookingRules{5, new(60), new(30), new(1440), new(3), new(2), new(1)}
-	got := update(staff(p.organization), RulesChange{0, new(5), new(60), new(30), new(1440), new(3), new(2), new(1)})
+	want.BookingRules = BookingRules{5, new(60), new(30), new(1440), new(3), new(2), new(1), 45, NextRelease}
+	got := update(staff(p.organization), RulesChange{0, new(5), new(60), new(30), new(1440), new(3), new(2), new(1), new(45), new(NextRelease)})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("all of them: %s", diff)
 	}
@@ -36,12 +36,12 @@ func TestUpdateRules(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("two of them: %s", diff)
 	}
-	want.BookingRules = BookingRules{HoldMinutes: 1440}
-	got = update(booking.SystemActor, RulesChange{p.organization.ID, new(1440), new(0), new(0), new(0), new(0), new(0), new(0)})
+	want.BookingRules = BookingRules{HoldMinutes: 1440, OfferMinutes: 45, CancelledPlacesReturn: AtOnce}
+	got = update(booking.SystemActor, RulesChange{p.organization.ID, new(1440), new(0), new(0), new(0), new(0), new(0), new(0), nil, new(AtOnce)})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("none: %s", diff)
 	}
-	update(staff(p.organization), RulesChange{0, nil, new(525600), new(3650), new(525600), new(10000), new(10000), new(10000)})
+	update(staff(p.organization), RulesChange{0, nil, new(525600), new(3650), new(525600), new(10000), new(10000), new(10000), new(1440), nil})
 	if o, err := p.Organization(t.Context(), other.ID); err != nil || cmp.Diff(other, o) != "" {
 		t.Errorf("another organization: %+v, %v", o, err)
 	}
@@ -54,13 +54,14 @@ func TestUpdateRules(t *testing.T) {
 		_, err := p.UpdateRules(t.Context(), booking.SystemActor, RulesChange{Organization: id, MaxActive: new(1)})
 		wantCode(t, err, booking.NotFound)
 	}
-	for _, c := range []RulesChange{{}, {Organization: p.organization.ID}, {HoldMinutes: new(0)}, {HoldMinutes: new(1441)}} {
+	for _, c := range []RulesChange{{}, {Organization: p.organization.ID}, {HoldMinutes: new(0)}, {HoldMinutes: new(1441)},
+		{OfferMinutes: new(0)}, {OfferMinutes: new(1441)}, {CancelledPlacesReturn: new(PlacesReturn("LATER"))}} {
 		_, err := p.UpdateRules(t.Context(), staff(p.organization), c)
 		wantCode(t, err, booking.Invalid)
 	}
 	// Of every other rule: none below 0, none above its most; and the database agrees with the program.
 	fields := reflect.TypeFor[RulesChange]()
-	for i := 2; i < fields.NumField(); i++ {
+	for i := 2; fields.Field(i).Name != "OfferMinutes"; i++ {
 		for n, want := range map[int]booking.Code{-1: booking.Invalid, 1: "", 0: "", 1 << 30: booking.Invalid} {
 			var c RulesChange
 			reflect.ValueOf(&c).Elem().Field(i).Set(reflect.ValueOf(new(n)))
