@@ -69,6 +69,7 @@ func TestAccess(t *testing.T) {
 		"Mutation.confirmAppointment":              {`mutation{confirmAppointment(input:{appointmentId:%standing}){changed appointment{patient{email}}}}`, [7]string{una, data, none, data, none, none, data}, []string{"patient", "staff", "system"}},
 		"Mutation.releaseHold":                     {`mutation{releaseHold(input:{appointmentId:%standing}){changed errors{code}}}`, [7]string{una, data, none, data, none, none, data}, nil},
 		"Mutation.rescheduleAppointment":           {`mutation{rescheduleAppointment(input:{appointmentId:%standing,toSlotId:%slot,idempotencyKey:"k5"}){replayed appointment{patient{email}}}}`, [7]string{una, data, none, data, none, none, data}, []string{"patient", "staff", "system"}},
+		"Mutation.markAppointment":                 {`mutation{markAppointment(input:{appointmentId:%standing,status:BOOKED}){changed appointment{patient{email}}}}`, [7]string{una, forb, forb, data, none, forb, data}, []string{"staff", "system"}},
 		"Mutation.registerPatient":                 {`mutation{registerPatient(input:{subject:"ada"}){created patient{email}}}`, [7]string{una, forb, forb, data, data, data, forb}, nil},
 		"Mutation.createOrganization":              {`mutation{createOrganization(input:{name:"%caller",timeZone:"UTC"}){organization{id}}}`, [7]string{una, forb, forb, forb, forb, forb, data}, nil},
 		"Mutation.createDoctor":                    {`mutation{createDoctor(input:{name:"%caller"}){doctor{id}}}`, [7]string{una, forb, forb, data, data, forb, none}, nil},

@@ -65,6 +65,7 @@ type MutationResolver interface {
 	ReleaseHold(ctx context.Context, input ReleaseHoldInput) (*ReleaseHoldPayload, error)
 	CancelAppointment(ctx context.Context, input booking.CancelRequest) (*CancelAppointmentPayload, error)
 	RescheduleAppointment(ctx context.Context, input booking.RescheduleRequest) (*RescheduleAppointmentPayload, error)
+	MarkAppointment(ctx context.Context, input MarkAppointmentInput) (*MarkAppointmentPayload, error)
 	RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error)
 	CreateOrganization(ctx context.Context, input CreateOrganizationInput) (*CreateOrganizationPayload, error)
 	CreateDoctor(ctx context.Context, input CreateDoctorInput) (*CreateDoctorPayload, error)
@@ -126,6 +127,7 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 			graphql.NewInputUnmarshaler("CreateScheduleInput", ec.unmarshalInputCreateScheduleInput),
 			graphql.NewInputUnmarshaler("GenerateSlotsInput", ec.unmarshalInputGenerateSlotsInput),
 			graphql.NewInputUnmarshaler("HoldSlotInput", ec.unmarshalInputHoldSlotInput),
+			graphql.NewInputUnmarshaler("MarkAppointmentInput", ec.unmarshalInputMarkAppointmentInput),
 			graphql.NewInputUnmarshaler("RegisterPatientInput", ec.unmarshalInputRegisterPatientInput),
 			graphql.NewInputUnmarshaler("ReleaseHoldInput", ec.unmarshalInputReleaseHoldInput),
 			graphql.NewInputUnmarshaler("RescheduleAppointmentInput", ec.unmarshalInputRescheduleAppointmentInput),
@@ -293,6 +295,14 @@ type Mutation {
   same ` + "`" + `idempotencyKey` + "`" + ` returns the same appointment.
   """
   rescheduleAppointment(input: RescheduleAppointmentInput!): RescheduleAppointmentPayload!
+
+  """
+  Notes whether the patient came, or takes that back (BOOKED). Any mark may follow any other, and the
+  same again changes nothing and is no error. NO_SHOW, and FULFILLED of who has not ARRIVED, are for
+  appointments that have begun. What is over blocks neither the patient's time nor the referral; taken
+  back, it may be refused for what was booked since. For staff.
+  """
+  markAppointment(input: MarkAppointmentInput!): MarkAppointmentPayload!
 
   """
   Registers a patient, so that bookings can name them. For staff and partners. The same ` + "`" + `subject` + "`" + `
@@ -740,6 +750,36 @@ type RescheduleAppointmentPayload {
   errors: [Refusal!]!
   "After SLOT_FULL: the doctor's next slots that can be booked now."
   alternatives: [Slot!]!
+}
+
+"What to note of which appointment."
+input MarkAppointmentInput {
+  "The appointment."
+  appointmentId: ID!
+  "What to note."
+  status: Attendance!
+}
+
+"Whether the patient of an appointment came: the appointment's status with it."
+enum Attendance {
+  "Nothing is known yet."
+  BOOKED
+  "The patient is there."
+  ARRIVED
+  "The visit took place."
+  FULFILLED
+  "The patient did not come."
+  NO_SHOW
+}
+
+"The answer to ` + "`" + `markAppointment` + "`" + `."
+type MarkAppointmentPayload {
+  "The appointment as it is now."
+  appointment: Appointment
+  "False if it was noted before."
+  changed: Boolean!
+  "Why not."
+  errors: [Refusal!]!
 }
 
 "Who the patient is."
@@ -1191,6 +1231,18 @@ func (ec *executionContext) childFields_HoldSlotPayload(ctx context.Context, fie
 	return nil, fmt.Errorf("no field named %q was found under type HoldSlotPayload", field.Name)
 }
 
+func (ec *executionContext) childFields_MarkAppointmentPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "appointment":
+		return ec.fieldContext_MarkAppointmentPayload_appointment(ctx, field)
+	case "changed":
+		return ec.fieldContext_MarkAppointmentPayload_changed(ctx, field)
+	case "errors":
+		return ec.fieldContext_MarkAppointmentPayload_errors(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type MarkAppointmentPayload", field.Name)
+}
+
 func (ec *executionContext) childFields_Organization(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "id":
@@ -1595,6 +1647,20 @@ func (ec *executionContext) field_Mutation_holdSlot_args(ctx context.Context, ra
 	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
 		func(ctx context.Context, v any) (booking.BookRequest, error) {
 			return ec.unmarshalNHoldSlotInput2openslotᚋinternalᚋbookingᚐBookRequest(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_markAppointment_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (MarkAppointmentInput, error) {
+			return ec.unmarshalNMarkAppointmentInput2openslotᚋgraphᚐMarkAppointmentInput(ctx, v)
 		})
 	if err != nil {
 		return nil, err
@@ -3685,6 +3751,93 @@ func (ec *executionContext) fieldContext_HoldSlotPayload_alternatives(_ context.
 	return fc, nil
 }
 
+func (ec *executionContext) _MarkAppointmentPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *MarkAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_MarkAppointmentPayload_appointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Appointment, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.Appointment) graphql.Marshaler {
+			return ec.marshalOAppointment2ᚖopenslotᚋinternalᚋbookingᚐAppointment(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_MarkAppointmentPayload_appointment(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "MarkAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Appointment(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _MarkAppointmentPayload_changed(ctx context.Context, field graphql.CollectedField, obj *MarkAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_MarkAppointmentPayload_changed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Changed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_MarkAppointmentPayload_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("MarkAppointmentPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _MarkAppointmentPayload_errors(ctx context.Context, field graphql.CollectedField, obj *MarkAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_MarkAppointmentPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_MarkAppointmentPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "MarkAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Mutation_bookAppointment(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -3943,6 +4096,50 @@ func (ec *executionContext) fieldContext_Mutation_rescheduleAppointment(ctx cont
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Mutation_rescheduleAppointment_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_markAppointment(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_markAppointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().MarkAppointment(ctx, fc.Args["input"].(MarkAppointmentInput))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *MarkAppointmentPayload) graphql.Marshaler {
+			return ec.marshalNMarkAppointmentPayload2ᚖopenslotᚋgraphᚐMarkAppointmentPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_markAppointment(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_MarkAppointmentPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_markAppointment_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -7611,6 +7808,55 @@ func UnmarshalHoldSlotInput(ctx context.Context, raw any) (booking.BookRequest, 
 	return out, err
 }
 
+func (ec *executionContext) unmarshalInputMarkAppointmentInput(ctx context.Context, obj any) (MarkAppointmentInput, error) {
+	var it MarkAppointmentInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"appointmentId", "status"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "appointmentId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("appointmentId"))
+			data, err := ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.AppointmentID = data
+		case "status":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("status"))
+			data, err := ec.unmarshalNAttendance2openslotᚋinternalᚋbookingᚐAppointmentStatus(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Status = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalMarkAppointmentInput unmarshals raw into the MarkAppointmentInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalMarkAppointmentInput(ctx context.Context, raw any) (MarkAppointmentInput, error) {
+	var out MarkAppointmentInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "MarkAppointmentInput", raw, &out)
+	return out, err
+}
+
 func (ec *executionContext) unmarshalInputRegisterPatientInput(ctx context.Context, obj any) (auth.Registration, error) {
 	var it auth.Registration
 	if obj == nil {
@@ -8805,6 +9051,49 @@ func (ec *executionContext) _HoldSlotPayload(ctx context.Context, sel ast.Select
 	return out
 }
 
+var markAppointmentPayloadImplementors = []string{"MarkAppointmentPayload"}
+
+func (ec *executionContext) _MarkAppointmentPayload(ctx context.Context, sel ast.SelectionSet, obj *MarkAppointmentPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, markAppointmentPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("MarkAppointmentPayload")
+		case "appointment":
+			out.Values[i] = ec._MarkAppointmentPayload_appointment(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "changed":
+			out.Values[i] = ec._MarkAppointmentPayload_changed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._MarkAppointmentPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
 var mutationImplementors = []string{"Mutation"}
 
 func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet) graphql.Marshaler {
@@ -8862,6 +9151,13 @@ func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet)
 		case "rescheduleAppointment":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutation_rescheduleAppointment(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "markAppointment":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_markAppointment(ctx, field)
 			})
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
@@ -10075,6 +10371,20 @@ func (ec *executionContext) marshalNAppointmentStatus2openslotᚋinternalᚋbook
 	return res
 }
 
+func (ec *executionContext) unmarshalNAttendance2openslotᚋinternalᚋbookingᚐAppointmentStatus(ctx context.Context, v any) (booking.AppointmentStatus, error) {
+	res, err := UnmarshalAttendance(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNAttendance2openslotᚋinternalᚋbookingᚐAppointmentStatus(ctx context.Context, sel ast.SelectionSet, v booking.AppointmentStatus) graphql.Marshaler {
+	_ = sel
+	res := MarshalAttendance(v)
+	if res == graphql.Null {
+		graphql.AddInvalidNullFromMarshaler(ctx, "Attendance!")
+	}
+	return res
+}
+
 func (ec *executionContext) unmarshalNBlockPatientInput2openslotᚋgraphᚐBlockPatientInput(ctx context.Context, v any) (BlockPatientInput, error) {
 	res, err := ec.unmarshalInputBlockPatientInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -10465,6 +10775,19 @@ func (ec *executionContext) marshalNInt2int64(ctx context.Context, sel ast.Selec
 		graphql.AddInvalidNullFromMarshaler(ctx, "Int!")
 	}
 	return res
+}
+
+func (ec *executionContext) unmarshalNMarkAppointmentInput2openslotᚋgraphᚐMarkAppointmentInput(ctx context.Context, v any) (MarkAppointmentInput, error) {
+	res, err := ec.unmarshalInputMarkAppointmentInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNMarkAppointmentPayload2ᚖopenslotᚋgraphᚐMarkAppointmentPayload(ctx context.Context, sel ast.SelectionSet, v *MarkAppointmentPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "MarkAppointmentPayload!")
+		return graphql.Null
+	}
+	return ec._MarkAppointmentPayload(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalNOrganization2ᚖopenslotᚋinternalᚋscheduleᚐOrganization(ctx context.Context, sel ast.SelectionSet, v *schedule.Organization) graphql.Marshaler {

@@ -173,6 +173,24 @@ type HoldSlotPayload struct {
 	Alternatives []booking.Slot `json:"alternatives"`
 }
 
+// What to note of which appointment.
+type MarkAppointmentInput struct {
+	// The appointment.
+	AppointmentID ID `json:"appointmentId"`
+	// What to note.
+	Status booking.AppointmentStatus `json:"status"`
+}
+
+// The answer to `markAppointment`.
+type MarkAppointmentPayload struct {
+	// The appointment as it is now.
+	Appointment *booking.Appointment `json:"appointment,omitempty"`
+	// False if it was noted before.
+	Changed bool `json:"changed"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
+}
+
 // Where a page ends.
 type PageInfo struct {
 	// Whether there is more after this page.

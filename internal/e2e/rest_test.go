@@ -84,7 +84,13 @@ func TestTransportsAgree(t *testing.T) {
 			reason := []string{"", "away"}[random.IntN(2)]
 			var got told
 			made := false // an appointment
-			switch random.IntN(17) {
+			switch random.IntN(19) {
+			case 17, 18:
+				status := []string{"BOOKED", "ARRIVED", "FULFILLED", "NO_SHOW"}[random.IntN(4)]
+				if random.IntN(3) > 0 {
+					token = desk
+				}
+				got = through.mark(api, token, id, status)
 			case 14, 15, 16:
 				made = true
 				m := move{id: id, to: p.slot, overlap: p.overlap}
