@@ -31,6 +31,11 @@ func (s *Service) step(ctx context.Context, actor Actor, step string, id Appoint
 	if actor.Kind == Anonymous {
 		return Step{}, Refuse(Unauthenticated, "Sign in first.")
 	}
+	give, err := s.stripes.take(ctx, s.places.key(id))
+	if err != nil {
+		return Step{}, err
+	}
+	defer give()
 	sees := actor.sees()
 	for cleared := 0; ; cleared++ {
 		var (
