@@ -75,6 +75,7 @@ func TestAccess(t *testing.T) {
 		"Mutation.rescheduleAppointment":           {`mutation{rescheduleAppointment(input:{appointmentId:%standing,toSlotId:%slot,idempotencyKey:"k5"}){replayed appointment{patient{email}}}}`, [7]string{una, data, none, data, none, none, data}, []string{"patient", "staff", "system"}},
 		"Mutation.joinWaitingList":                 {`mutation{joinWaitingList(input:{doctorId:%doctor,from:"%date",to:"%date"}){joined entry{patient{email}}}}`, [7]string{una, data, data, bad, bad, bad, bad}, []string{"patient"}},
 		"Mutation.leaveWaitingList":                {`mutation{leaveWaitingList(input:{entryId:%entry}){changed entry{patient{email}}}}`, [7]string{una, data, none, data, none, none, data}, []string{"patient", "staff", "system"}},
+		"Mutation.markAppointment":                 {`mutation{markAppointment(input:{appointmentId:%standing,status:BOOKED}){changed appointment{patient{email}}}}`, [7]string{una, forb, forb, data, none, forb, data}, []string{"staff", "system"}},
 		"Mutation.registerPatient":                 {`mutation{registerPatient(input:{subject:"ada"}){created patient{email}}}`, [7]string{una, forb, forb, data, data, data, forb}, nil},
 		"Mutation.createOrganization":              {`mutation{createOrganization(input:{name:"%caller",timeZone:"UTC"}){organization{id}}}`, [7]string{una, forb, forb, forb, forb, forb, data}, nil},
 		"Mutation.updateBookingRules":              {`mutation{updateBookingRules(input:{holdMinutes:10}){organization{id}}}`, [7]string{una, forb, forb, data, data, forb, none}, nil},

@@ -68,6 +68,7 @@ type MutationResolver interface {
 	RescheduleAppointment(ctx context.Context, input booking.RescheduleRequest) (*RescheduleAppointmentPayload, error)
 	JoinWaitingList(ctx context.Context, input booking.WaitingRequest) (*JoinWaitingListPayload, error)
 	LeaveWaitingList(ctx context.Context, input LeaveWaitingListInput) (*LeaveWaitingListPayload, error)
+	MarkAppointment(ctx context.Context, input MarkAppointmentInput) (*MarkAppointmentPayload, error)
 	RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error)
 	CreateOrganization(ctx context.Context, input CreateOrganizationInput) (*CreateOrganizationPayload, error)
 	UpdateBookingRules(ctx context.Context, input schedule.RulesChange) (*UpdateBookingRulesPayload, error)
@@ -139,6 +140,7 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 			graphql.NewInputUnmarshaler("HoldSlotInput", ec.unmarshalInputHoldSlotInput),
 			graphql.NewInputUnmarshaler("JoinWaitingListInput", ec.unmarshalInputJoinWaitingListInput),
 			graphql.NewInputUnmarshaler("LeaveWaitingListInput", ec.unmarshalInputLeaveWaitingListInput),
+			graphql.NewInputUnmarshaler("MarkAppointmentInput", ec.unmarshalInputMarkAppointmentInput),
 			graphql.NewInputUnmarshaler("RegisterPatientInput", ec.unmarshalInputRegisterPatientInput),
 			graphql.NewInputUnmarshaler("ReleaseHoldInput", ec.unmarshalInputReleaseHoldInput),
 			graphql.NewInputUnmarshaler("RescheduleAppointmentInput", ec.unmarshalInputRescheduleAppointmentInput),
@@ -330,6 +332,14 @@ type Mutation {
 
   "Takes an entry off the waiting list; an offer that was made stands. Leaving again changes nothing and is no error."
   leaveWaitingList(input: LeaveWaitingListInput!): LeaveWaitingListPayload!
+
+  """
+  Notes whether the patient came, or takes that back (BOOKED). Any mark may follow any other, and the
+  same again changes nothing and is no error. NO_SHOW, and FULFILLED of who has not ARRIVED, are for
+  appointments that have begun. What is over blocks neither the patient's time nor the referral; taken
+  back, it may be refused for what was booked since. For staff.
+  """
+  markAppointment(input: MarkAppointmentInput!): MarkAppointmentPayload!
 
   """
   Registers a patient, so that bookings can name them. For staff and partners. The same ` + "`" + `subject` + "`" + `
@@ -919,6 +929,36 @@ type LeaveWaitingListPayload {
   errors: [Refusal!]!
 }
 
+"What to note of which appointment."
+input MarkAppointmentInput {
+  "The appointment."
+  appointmentId: ID!
+  "What to note."
+  status: Attendance!
+}
+
+"Whether the patient of an appointment came: the appointment's status with it."
+enum Attendance {
+  "Nothing is known yet."
+  BOOKED
+  "The patient is there."
+  ARRIVED
+  "The visit took place."
+  FULFILLED
+  "The patient did not come."
+  NO_SHOW
+}
+
+"The answer to ` + "`" + `markAppointment` + "`" + `."
+type MarkAppointmentPayload {
+  "The appointment as it is now."
+  appointment: Appointment
+  "False if it was noted before."
+  changed: Boolean!
+  "Why not."
+  errors: [Refusal!]!
+}
+
 "Who the patient is."
 input RegisterPatientInput {
   "Your own stable id of the patient: 1 to 255 characters."
@@ -1446,6 +1486,18 @@ func (ec *executionContext) childFields_LeaveWaitingListPayload(ctx context.Cont
 	return nil, fmt.Errorf("no field named %q was found under type LeaveWaitingListPayload", field.Name)
 }
 
+func (ec *executionContext) childFields_MarkAppointmentPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "appointment":
+		return ec.fieldContext_MarkAppointmentPayload_appointment(ctx, field)
+	case "changed":
+		return ec.fieldContext_MarkAppointmentPayload_changed(ctx, field)
+	case "errors":
+		return ec.fieldContext_MarkAppointmentPayload_errors(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type MarkAppointmentPayload", field.Name)
+}
+
 func (ec *executionContext) childFields_Organization(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "id":
@@ -1932,6 +1984,20 @@ func (ec *executionContext) field_Mutation_leaveWaitingList_args(ctx context.Con
 	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
 		func(ctx context.Context, v any) (LeaveWaitingListInput, error) {
 			return ec.unmarshalNLeaveWaitingListInput2openslotᚋgraphᚐLeaveWaitingListInput(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_markAppointment_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (MarkAppointmentInput, error) {
+			return ec.unmarshalNMarkAppointmentInput2openslotᚋgraphᚐMarkAppointmentInput(ctx, v)
 		})
 	if err != nil {
 		return nil, err
@@ -4483,6 +4549,93 @@ func (ec *executionContext) fieldContext_LeaveWaitingListPayload_errors(_ contex
 	return fc, nil
 }
 
+func (ec *executionContext) _MarkAppointmentPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *MarkAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_MarkAppointmentPayload_appointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Appointment, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.Appointment) graphql.Marshaler {
+			return ec.marshalOAppointment2ᚖopenslotᚋinternalᚋbookingᚐAppointment(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_MarkAppointmentPayload_appointment(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "MarkAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Appointment(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _MarkAppointmentPayload_changed(ctx context.Context, field graphql.CollectedField, obj *MarkAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_MarkAppointmentPayload_changed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Changed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_MarkAppointmentPayload_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("MarkAppointmentPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _MarkAppointmentPayload_errors(ctx context.Context, field graphql.CollectedField, obj *MarkAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_MarkAppointmentPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_MarkAppointmentPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "MarkAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Mutation_bookAppointment(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -4829,6 +4982,50 @@ func (ec *executionContext) fieldContext_Mutation_leaveWaitingList(ctx context.C
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Mutation_leaveWaitingList_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_markAppointment(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_markAppointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().MarkAppointment(ctx, fc.Args["input"].(MarkAppointmentInput))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *MarkAppointmentPayload) graphql.Marshaler {
+			return ec.marshalNMarkAppointmentPayload2ᚖopenslotᚋgraphᚐMarkAppointmentPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_markAppointment(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_MarkAppointmentPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_markAppointment_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -9204,6 +9401,55 @@ func UnmarshalLeaveWaitingListInput(ctx context.Context, raw any) (LeaveWaitingL
 	return out, err
 }
 
+func (ec *executionContext) unmarshalInputMarkAppointmentInput(ctx context.Context, obj any) (MarkAppointmentInput, error) {
+	var it MarkAppointmentInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"appointmentId", "status"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "appointmentId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("appointmentId"))
+			data, err := ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.AppointmentID = data
+		case "status":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("status"))
+			data, err := ec.unmarshalNAttendance2openslotᚋinternalᚋbookingᚐAppointmentStatus(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Status = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalMarkAppointmentInput unmarshals raw into the MarkAppointmentInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalMarkAppointmentInput(ctx context.Context, raw any) (MarkAppointmentInput, error) {
+	var out MarkAppointmentInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "MarkAppointmentInput", raw, &out)
+	return out, err
+}
+
 func (ec *executionContext) unmarshalInputRegisterPatientInput(ctx context.Context, obj any) (auth.Registration, error) {
 	var it auth.Registration
 	if obj == nil {
@@ -10662,6 +10908,49 @@ func (ec *executionContext) _LeaveWaitingListPayload(ctx context.Context, sel as
 	return out
 }
 
+var markAppointmentPayloadImplementors = []string{"MarkAppointmentPayload"}
+
+func (ec *executionContext) _MarkAppointmentPayload(ctx context.Context, sel ast.SelectionSet, obj *MarkAppointmentPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, markAppointmentPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("MarkAppointmentPayload")
+		case "appointment":
+			out.Values[i] = ec._MarkAppointmentPayload_appointment(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "changed":
+			out.Values[i] = ec._MarkAppointmentPayload_changed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._MarkAppointmentPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
 var mutationImplementors = []string{"Mutation"}
 
 func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet) graphql.Marshaler {
@@ -10733,6 +11022,13 @@ func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet)
 		case "leaveWaitingList":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutation_leaveWaitingList(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "markAppointment":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_markAppointment(ctx, field)
 			})
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
@@ -12160,6 +12456,20 @@ func (ec *executionContext) marshalNAppointmentStatus2openslotᚋinternalᚋbook
 	return res
 }
 
+func (ec *executionContext) unmarshalNAttendance2openslotᚋinternalᚋbookingᚐAppointmentStatus(ctx context.Context, v any) (booking.AppointmentStatus, error) {
+	res, err := UnmarshalAttendance(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNAttendance2openslotᚋinternalᚋbookingᚐAppointmentStatus(ctx context.Context, sel ast.SelectionSet, v booking.AppointmentStatus) graphql.Marshaler {
+	_ = sel
+	res := MarshalAttendance(v)
+	if res == graphql.Null {
+		graphql.AddInvalidNullFromMarshaler(ctx, "Attendance!")
+	}
+	return res
+}
+
 func (ec *executionContext) unmarshalNBlockPatientInput2openslotᚋgraphᚐBlockPatientInput(ctx context.Context, v any) (BlockPatientInput, error) {
 	res, err := ec.unmarshalInputBlockPatientInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -12594,6 +12904,19 @@ func (ec *executionContext) marshalNLeaveWaitingListPayload2ᚖopenslotᚋgraph�
 		return graphql.Null
 	}
 	return ec._LeaveWaitingListPayload(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNMarkAppointmentInput2openslotᚋgraphᚐMarkAppointmentInput(ctx context.Context, v any) (MarkAppointmentInput, error) {
+	res, err := ec.unmarshalInputMarkAppointmentInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNMarkAppointmentPayload2ᚖopenslotᚋgraphᚐMarkAppointmentPayload(ctx context.Context, sel ast.SelectionSet, v *MarkAppointmentPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "MarkAppointmentPayload!")
+		return graphql.Null
+	}
+	return ec._MarkAppointmentPayload(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalNOrganization2ᚖopenslotᚋinternalᚋscheduleᚐOrganization(ctx context.Context, sel ast.SelectionSet, v *schedule.Organization) graphql.Marshaler {

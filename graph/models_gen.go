@@ -199,6 +199,24 @@ type LeaveWaitingListPayload struct {
 	Errors []Refusal `json:"errors"`
 }
 
+// What to note of which appointment.
+type MarkAppointmentInput struct {
+	// The appointment.
+	AppointmentID ID `json:"appointmentId"`
+	// What to note.
+	Status booking.AppointmentStatus `json:"status"`
+}
+
+// The answer to `markAppointment`.
+type MarkAppointmentPayload struct {
+	// The appointment as it is now.
+	Appointment *booking.Appointment `json:"appointment,omitempty"`
+	// False if it was noted before.
+	Changed bool `json:"changed"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
+}
+
 // Where a page ends.
 type PageInfo struct {
 	// Whether there is more after this page.

@@ -231,6 +231,21 @@ func UnmarshalPlacesReturn(v any) (schedule.PlacesReturn, error) {
 	return "", booking.Refuse(booking.Invalid, "Not a PlacesReturn: use AT_ONCE or NEXT_RELEASE.")
 }
 
+// MarshalAttendance writes what is noted of an appointment.
+func MarshalAttendance(s booking.AppointmentStatus) graphql.Marshaler {
+	return graphql.MarshalString(string(s))
+}
+
+// UnmarshalAttendance reads what is to be noted of an appointment.
+func UnmarshalAttendance(v any) (booking.AppointmentStatus, error) {
+	s, _ := v.(string)
+	switch status := booking.AppointmentStatus(s); status {
+	case booking.AppointmentBooked, booking.AppointmentArrived, booking.AppointmentFulfilled, booking.AppointmentNoShow:
+		return status, nil
+	}
+	return "", booking.Refuse(booking.Invalid, "Not an Attendance: use BOOKED, ARRIVED, FULFILLED or NO_SHOW.")
+}
+
 // weekdays are the names of the days, by their number.
 var weekdays = [...]string{
 	schedule.Monday: "MONDAY", schedule.Tuesday: "TUESDAY", schedule.Wednesday: "WEDNESDAY", schedule.Thursday: "THURSDAY",

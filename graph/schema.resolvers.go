@@ -72,6 +72,11 @@ func (r *mutationResolver) LeaveWaitingList(ctx context.Context, input LeaveWait
 	return &LeaveWaitingListPayload{Entry: &entry, Changed: changed}, nil
 }
 
+func (r *mutationResolver) MarkAppointment(ctx context.Context, input MarkAppointmentInput) (*MarkAppointmentPayload, error) {
+	appointment, changed, errs, err := step(r.Booking.Mark(ctx, auth.ActorFrom(ctx), booking.AppointmentID(input.AppointmentID), input.Status))
+	return &MarkAppointmentPayload{Appointment: appointment, Changed: changed, Errors: errs}, err
+}
+
 func (r *mutationResolver) RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error) {
 	patient, created, err := r.Patients.Register(ctx, auth.ActorFrom(ctx), input)
 	return &RegisterPatientPayload{Patient: &patient, Created: created}, err

@@ -44,13 +44,17 @@ END $$;
 -- step takes an appointment that the caller may see to its next state, under its slot's lock.
 --
 --   p_step          CONFIRM: HELD → BOOKED. RELEASE: HELD → CANCELLED. CANCEL: HELD, BOOKED → CANCELLED.
+--                   ARRIVED, FULFILLED, NO_SHOW, UNMARK: from BOOKED or another of these to that state,
+--                   UNMARK to BOOKED. Nobody can be missed or, without having arrived, be done with
+--                   before the appointment begins.
 --   p_patient, p_organization, p_registrar   what the caller may see: appointments of this patient,
 --                                            of this organization, of patients of this registrar;
 --                                            NULL = any
 --   p_exempt        whether what a practice asks of its patients does not bind the caller: its staff
 --
 -- outcome: CHANGED; UNCHANGED, the step was taken before; or the code of a refusal, with the rule of
--- the practice that refuses, if it is one.
+-- the practice that refuses, if it is one. A mark that is undone makes what was over active again, so
+-- it can be refused for what has been booked since; LAPSED and a are then as in claim.
 CREATE FUNCTION step(
     p_now timestamptz, p_step text, p_appointment bigint, p_patient bigint, p_organization bigint,
     p_registrar text, p_by text, p_reason text, p_exempt boolean
@@ -59,10 +63,12 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     v_now  timestamptz;
-    v_goal text := CASE p_step WHEN 'CONFIRM' THEN 'BOOKED' ELSE 'CANCELLED' END;
+    v_mark boolean := p_step IN ('ARRIVED', 'FULFILLED', 'NO_SHOW', 'UNMARK');
+    v_goal text := CASE WHEN p_step IN ('CONFIRM', 'UNMARK') THEN 'BOOKED' WHEN v_mark THEN p_step ELSE 'CANCELLED' END;
     v_from text;
     slot   time_slot;
     waiting bigint[];
+    other  appointment;
 BEGIN
     SELECT x.* INTO a
       FROM appointment x JOIN patient p ON p.id = x.patient_id
@@ -76,12 +82,15 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO slot FROM time_slot t WHERE t.id = a.slot_id FOR NO KEY UPDATE;
-    IF p_step = 'CONFIRM' THEN
-        -- Limits don't count a hold that has lapsed. Whoever counts must not find it so by a later
-        -- clock than the one it is confirmed by.
-        PERFORM pg_advisory_xact_lock(patient_lock_key(a.patient_id));
-    ELSE
+    IF v_goal = 'CANCELLED' THEN
         waiting := lock_waiting(p_now, ARRAY[slot.id], ARRAY[1], ARRAY[a.patient_id]);
+    ELSE
+        -- What is marked may become active again. And limits don't count a hold that has lapsed: whoever
+        -- counts must not find it so by a later clock than the one it is confirmed by.
+        PERFORM pg_advisory_xact_lock(patient_lock_key(a.patient_id));
+    END IF;
+    IF v_mark AND a.referral_id IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(referral_lock_key(a.organization_id, a.referral_id));
     END IF;
     v_now := coalesce(p_now, clock_timestamp());   -- after the last wait
     doctor_id := slot.doctor_id;
@@ -91,6 +100,10 @@ BEGIN
     outcome := CASE
         WHEN v_from = v_goal                                 THEN 'UNCHANGED'
         WHEN v_from = 'EXPIRED' OR v_from = 'HELD' AND a.expires_at <= v_now THEN 'HOLD_EXPIRED'
+        WHEN v_mark AND v_from NOT IN ('BOOKED', 'ARRIVED', 'FULFILLED', 'NO_SHOW') THEN 'INVALID_STATE'
+        WHEN v_mark AND lower(a.during) > v_now
+             AND (v_goal = 'NO_SHOW' OR v_goal = 'FULFILLED' AND v_from <> 'ARRIVED') THEN 'NOT_BEGUN'
+        WHEN v_mark                                          THEN 'CHANGED'
         WHEN v_from <> 'HELD' AND (p_step <> 'CANCEL' OR v_from <> 'BOOKED') THEN 'INVALID_STATE'
         WHEN lower(a.during) <= v_now                        THEN 'TOO_LATE'
         ELSE 'CHANGED' END;
@@ -98,7 +111,35 @@ BEGIN
         rule := cutoff_rule(v_now, a.organization_id, lower(a.during));
         outcome := coalesce(rule.code, outcome);
     END IF;
-    IF outcome = 'CHANGED' AND v_goal = 'BOOKED' THEN
+    IF outcome = 'CHANGED' AND v_mark THEN
+        BEGIN
+            UPDATE appointment x SET status = v_goal WHERE x.id = a.id RETURNING * INTO a;
+            INSERT INTO outbox_event (root_id, type, payload)
+            VALUES (a.root_id, CASE p_step WHEN 'UNMARK' THEN 'UNMARKED' ELSE v_goal END, booking_payload(a, slot));
+        EXCEPTION WHEN unique_violation OR exclusion_violation THEN
+            outcome := 'ALREADY_BOOKED';
+            SELECT * INTO other FROM appointment x
+             WHERE x.slot_id = a.slot_id AND x.patient_id = a.patient_id AND x.status IN ('HELD', 'BOOKED', 'ARRIVED');
+            IF NOT FOUND THEN
+                outcome := 'REFERRAL_IN_USE';
+                SELECT * INTO other FROM appointment x
+                 WHERE x.organization_id = a.organization_id AND x.referral_id = a.referral_id AND x.status IN ('HELD', 'BOOKED', 'ARRIVED');
+            END IF;
+            IF NOT FOUND THEN
+                outcome := 'OVERLAP';
+                SELECT * INTO other FROM appointment x
+                 WHERE x.patient_id = a.patient_id AND x.during && a.during
+                   AND x.status IN ('HELD', 'BOOKED', 'ARRIVED') AND NOT x.overlap_allowed
+                 ORDER BY x.status = 'HELD' AND x.expires_at <= v_now LIMIT 1;
+            END IF;
+            IF other.id IS NULL OR other.status = 'HELD' AND other.expires_at <= v_now THEN
+                outcome := 'LAPSED';               -- or it has gone meanwhile
+            ELSIF outcome = 'OVERLAP' OR other.patient_id <> a.patient_id THEN
+                other := NULL;                     -- nobody's business
+            END IF;
+            a := other;
+        END;
+    ELSIF outcome = 'CHANGED' AND v_goal = 'BOOKED' THEN
         UPDATE appointment x SET status = 'BOOKED', expires_at = NULL WHERE x.id = a.id RETURNING * INTO a;
         UPDATE waiting_entry w SET status = 'BOOKED' WHERE w.appointment_id = a.id AND w.status = 'OFFERED';
         INSERT INTO outbox_event (root_id, type, payload) VALUES (a.root_id, 'BOOKED', booking_payload(a, slot));

@@ -193,6 +193,8 @@ func refusal(o outcome) error {
 		return err
 	case Overlap:
 		return Refuse(code, "The patient has another appointment at that time. Cancel it first or choose another slot.")
+	case "NOT_BEGUN":
+		return Refuse(InvalidState, "The appointment has not begun yet. Say so once it has.")
 	case "OTHER_ORGANIZATION":
 		return Refuse(Invalid, "An appointment moves within its practice. Book there, and cancel this one.")
 	case IdempotencyKeyReused:

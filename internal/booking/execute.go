@@ -66,6 +66,7 @@ type settling struct {
 // settle answers calls with their outcomes, tells the gate which slots are full, and tries those
 // again that had nothing but lapsed holds in their way.
 func (s *Service) settle(ctx context.Context, calls []*call, outcomes []outcome, how settling) error {
+	s.places.note(outcomes...)
 	var hindered []*call
 	var lapsed []SlotID
 	for i, c := range calls {

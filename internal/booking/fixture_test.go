@@ -121,14 +121,16 @@ func (p *practice) check() {
 		"0 <= booked_count <= capacity": `SELECT count(*) FROM time_slot WHERE booked_count NOT BETWEEN 0 AND capacity`,
 		"one event per change of state, in order, none without": `
 			SELECT count(*) FROM (
-			    SELECT root_id, (array_agg(status ORDER BY id DESC))[1] AS status,
-			           '( RESCHEDULED){' || count(replaces) || '}' AS moved
+			    SELECT root_id, (array_agg(status ORDER BY id DESC))[1] AS status, count(replaces) AS moves
 			      FROM appointment GROUP BY root_id) a FULL JOIN (
-			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
-			 WHERE (e.told ~ CASE a.status
+			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told, count(*) FILTER (WHERE type = 'RESCHEDULED') AS moves
+			      FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
+			 WHERE (a.moves = e.moves AND e.told ~ CASE a.status
 			            WHEN 'HELD' THEN '^(HELD|OFFERED)$' WHEN 'EXPIRED' THEN '^(HELD|OFFERED) EXPIRED$'
-			            WHEN 'CANCELLED' THEN '^(((HELD|OFFERED) )?BOOKED' || moved || ' CANCELLED|(HELD|OFFERED) RELEASED)$'
-			            ELSE '^((HELD|OFFERED) )?BOOKED' || moved || '$' END) IS NOT TRUE`,
+			            WHEN 'CANCELLED' THEN '^(((HELD|OFFERED) )?BOOKED.* CANCELLED|(HELD|OFFERED) RELEASED)$'
+			            WHEN 'BOOKED' THEN '^((HELD|OFFERED) )?BOOKED(.* (RESCHEDULED|UNMARKED))?$'
+			            ELSE '^((HELD|OFFERED) )?BOOKED.* ' || a.status || '$' END
+			        AND e.told !~ '(BOOKED|ARRIVED|FULFILLED|NO_SHOW|UNMARKED) \1|CANCELLED .|EXPIRED .|RELEASED .|(ARRIVED|FULFILLED|NO_SHOW) (RESCHEDULED|CANCELLED)') IS NOT TRUE`,
 		"moves are told from both ends": `
 			SELECT count(*) FROM appointment a FULL JOIN appointment b ON b.id = a.replaced_by
 			 WHERE a.replaced_by IS NOT NULL AND (a.status = 'CANCELLED' AND b.replaces = a.id AND b.root_id = a.root_id) IS NOT TRUE

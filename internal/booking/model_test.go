@@ -63,7 +63,7 @@ func (m *model) state(c *modelClaim) AppointmentStatus {
 }
 
 func (m *model) active(c *modelClaim) bool {
-	return slices.Contains([]AppointmentStatus{AppointmentHeld, AppointmentBooked}, m.state(c))
+	return slices.Contains([]AppointmentStatus{AppointmentHeld, AppointmentBooked, AppointmentArrived}, m.state(c))
 }
 
 // find is an active claim of which something is true, or nil.
@@ -78,7 +78,7 @@ func (m *model) find(is func(*modelClaim) bool) *modelClaim {
 func (m *model) free(slot int) int {
 	free := m.slots[slot].capacity
 	for _, c := range m.claims {
-		if c.slot == slot && m.active(c) {
+		if c.slot == slot && m.state(c) != AppointmentCancelled && m.state(c) != AppointmentExpired {
 			free--
 		}
 	}
@@ -215,6 +215,8 @@ func play(t *rapid.T, p *practice, m *model) {
 		"release": func(*rapid.T) { step(stepRelease) },
 		"cancel":  func(*rapid.T) { step(stepCancel) },
 		"move":    func(*rapid.T) { m.playMove(t, p, any(), some) },
+		"mark":    func(*rapid.T) { m.playMark(t, p, any(), some) },
+		"mark 2":  func(*rapid.T) { m.playMark(t, p, any(), some) },
 		"move 2":  func(*rapid.T) { m.playMove(t, p, any(), some) },
 		"rules":   func(t *rapid.T) { m.playRules(t, p) },
 		"retry": func(*rapid.T) {

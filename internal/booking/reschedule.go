@@ -70,6 +70,11 @@ func (s *Service) Reschedule(ctx context.Context, actor Actor, r RescheduleReque
 			return c.booking, c.err
 		}
 	}
+	give, err := s.stripes.take(ctx, key{keySlot, int64(moved.SlotID)}, key{keySlot, int64(r.To)})
+	if err != nil {
+		return Booking{}, err
+	}
+	defer give()
 	if err := s.move(ctx, c, moved.ID); err != nil {
 		return Booking{}, fmt.Errorf("booking: reschedule appointment %d: %w", moved.ID, err)
 	}
@@ -152,6 +157,7 @@ func (s *Service) move(ctx context.Context, c *call, id AppointmentID) error {
 			}
 		default:
 			s.hear(c.request.Slot, o)
+			s.places.note(o)
 			c.settle(o, again)
 			return nil
 		}

@@ -97,7 +97,13 @@ func TestTransportsAgree(t *testing.T) {
 			reason := []string{"", "away"}[random.IntN(2)]
 			var got told
 			made := false // an appointment
-			switch random.IntN(20) {
+			switch random.IntN(22) {
+			case 17, 18:
+				status := []string{"BOOKED", "ARRIVED", "FULFILLED", "NO_SHOW"}[random.IntN(4)]
+				if random.IntN(3) > 0 {
+					token = desk
+				}
+				got = through.mark(api, token, id, status)
 			case 14, 15, 16:
 				made = true
 				m := move{id: id, to: p.slot, overlap: p.overlap}
@@ -113,9 +119,9 @@ func TestTransportsAgree(t *testing.T) {
 				got = through.move(api, token, m)
 			case 0, 1, 2, 3, 4, 5, 6:
 				got, made = through.claim(api, token, p), true
-			case 17, 18:
+			case 19, 20:
 				got = through.join(api, token, wish{doctor: c.doctor, patient: patient, from: day, to: []string{day, later}[random.IntN(2)]})
-			case 19:
+			case 21:
 				entry := strconv.Itoa(1 + random.IntN(40))
 				if token != "" {
 					if got = through.entry(api, token, entry); random.IntN(3) == 0 {

@@ -73,6 +73,7 @@ var operations = map[string]map[string]operation{
 	"/api/appointments/{appointmentId}/cancel":     {http.MethodPost: cancelAppointment},
 	"/api/appointments/{appointmentId}/reschedule": {http.MethodPost: rescheduleAppointment},
 	"/api/appointments/reschedule":                 {http.MethodPost: rescheduleByReferral},
+	"/api/appointments/{appointmentId}/attendance": {http.MethodPut: markAppointment},
 	"/api/holds":                                   {http.MethodPost: holdSlot},
 	"/api/holds/{appointmentId}":                   {http.MethodDelete: releaseHold},
 	"/api/holds/{appointmentId}/confirm":           {http.MethodPost: confirmHold},
