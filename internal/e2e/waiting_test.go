@@ -142,7 +142,12 @@ func (c *clinic) listed(base string, slot int64) bool {
 // away checks that the place is in no list, can't be taken over either transport, and is on no screen.
 func (c *clinic) away(slot int64, screens ...*screen) {
 	c.t.Helper()
-	for n, api := range c.instances {
+	version := scan[int64](c, `SELECT version FROM time_slot WHERE id = $1`, slot)
+	for _, s := range screens {
+		s.shows(c.t, slot, "its newest state", func(s state) bool { return s.Version >= version })
+		s.shows(c.t, slot, "no free place", func(s state) bool { return s.Free == 0 })
+	}
+	for n, api := range c.instances { // screens are told last
 		if c.listed(api, slot) {
 			c.t.Errorf("instance %d lists slot %d", n, slot)
 		}
@@ -152,11 +157,6 @@ func (c *clinic) away(slot int64, screens ...*screen) {
 				c.t.Errorf("instance %d: slot %d was to be had: %+v", n, slot, got)
 			}
 		}
-	}
-	version := scan[int64](c, `SELECT version FROM time_slot WHERE id = $1`, slot)
-	for _, s := range screens {
-		s.shows(c.t, slot, "its newest state", func(s state) bool { return s.Version >= version })
-		s.shows(c.t, slot, "no free place", func(s state) bool { return s.Free == 0 })
 	}
 }
 
