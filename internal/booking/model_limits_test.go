@@ -24,6 +24,16 @@ func (m *model) count(is func(*modelClaim) bool) (n int) {
 	return n
 }
 
+// stand is how many claims of the owner were not given up, those that are over included.
+func (m *model) stand(owner Actor) (n int) {
+	for _, c := range m.claims {
+		if state := m.state(c); c.owner == owner && state != AppointmentCancelled && state != AppointmentExpired {
+			n++
+		}
+	}
+	return n
+}
+
 // forbidden is why the practice's rules forbid a claim, or "".
 func (m *model) forbidden(owner Actor, slot int, hold bool) Code {
 	reached := func(most *int, counts func(*modelClaim) bool) bool {
@@ -33,7 +43,7 @@ func (m *model) forbidden(owner Actor, slot int, hold bool) Code {
 	case r.notice != nil && m.slots[slot].start.Sub(m.now) < time.Duration(*r.notice)*time.Minute:
 		return TooLate
 	case hold && reached(r.holds, func(c *modelClaim) bool { return c.status == AppointmentHeld }),
-		reached(r.perDay, func(*modelClaim) bool { return true }),
+		r.perDay != nil && m.stand(owner) >= *r.perDay,
 		reached(r.active, func(c *modelClaim) bool { return m.slots[c.slot].start.Add(length).After(m.now) }):
 		return LimitReached
 	}
