@@ -309,6 +309,7 @@ func TestMaxPerDay(t *testing.T) {
 			patient = p.patient()
 			made := p.book(patient, p.slotAt(at(t, "2026-12-01T09:00:00Z").Add(time.Duration(i)*time.Minute)), "k")
 			p.exec(`UPDATE appointment SET status = $2 WHERE id = $1`, made.Appointment.ID, status)
+			p.exec(`INSERT INTO outbox_event (root_id, type, payload) VALUES ($1, $2, '{}')`, made.Appointment.ID, status)
 			wantCode(t, book(fmt.Sprintf("2026-12-01T15:0%d:00Z", i)), LimitReached)
 		}
 		patient = p.patient()
