@@ -38,6 +38,7 @@ func TestAccess(t *testing.T) {
 	sql[int](w, `UPDATE patient SET email = $1 WHERE id = $2 RETURNING 1`, canary, patient)
 	registered := get[struct{ Patient struct{ ID string } }](w, tokens["staff"], `mutation{registerPatient(input:{subject:"eve"}){patient{id}}}`, nil).Patient.ID
 	date := noon(2).Format(time.DateOnly)
+	entry := get[entryPayload](w, tokens["patient"], join, vars{"d": id(w.northDoctor), "f": date, "t": noon(3).Format(time.DateOnly)}).Entry.ID
 	const (
 		data = "data" // an answer that is not null
 		null = "null"
@@ -60,6 +61,9 @@ func TestAccess(t *testing.T) {
 		"Query.appointment":    {`{appointment(id:%standing){id patient{email}}}`, [7]string{null, data, null, data, null, null, data}, []string{"patient", "staff", "system"}},
 		"Query.myAppointments": {`{myAppointments{nodes{patient{email}}}}`, [7]string{una, data, data, forb, forb, forb, forb}, []string{"patient"}},
 		"Query.appointments":   {`{appointments(doctorId:%doctor,date:"%date"){nodes{patient{email}}}}`, [7]string{una, forb, forb, data, data, forb, forb}, []string{"staff"}},
+		"Query.waitingEntry":   {`{waitingEntry(id:%entry){status patient{email}}}`, [7]string{null, data, null, data, null, null, data}, []string{"patient", "staff", "system"}},
+		"Query.myWaitingList":  {`{myWaitingList{nodes{patient{email}}}}`, [7]string{una, data, data, forb, forb, forb, forb}, []string{"patient"}},
+		"Query.waitingList":    {`{waitingList(doctorId:%doctor){nodes{patient{email}}}}`, [7]string{una, forb, forb, data, data, forb, forb}, []string{"staff"}},
 
 		// Without patientId: for oneself.
 		"Mutation.bookAppointment": {`mutation{bookAppointment(input:{slotId:%slot,idempotencyKey:"k2"}){errors{code} appointment{patient{email}}}}`, [7]string{una, data, data, bad, bad, bad, bad}, []string{"patient"}},
@@ -69,8 +73,13 @@ func TestAccess(t *testing.T) {
 		"Mutation.confirmAppointment":              {`mutation{confirmAppointment(input:{appointmentId:%standing}){changed appointment{patient{email}}}}`, [7]string{una, data, none, data, none, none, data}, []string{"patient", "staff", "system"}},
 		"Mutation.releaseHold":                     {`mutation{releaseHold(input:{appointmentId:%standing}){changed errors{code}}}`, [7]string{una, data, none, data, none, none, data}, nil},
 		"Mutation.rescheduleAppointment":           {`mutation{rescheduleAppointment(input:{appointmentId:%standing,toSlotId:%slot,idempotencyKey:"k5"}){replayed appointment{patient{email}}}}`, [7]string{una, data, none, data, none, none, data}, []string{"patient", "staff", "system"}},
+		"Mutation.joinWaitingList":                 {`mutation{joinWaitingList(input:{doctorId:%doctor,from:"%date",to:"%date"}){joined entry{patient{email}}}}`, [7]string{una, data, data, bad, bad, bad, bad}, []string{"patient"}},
+		"Mutation.leaveWaitingList":                {`mutation{leaveWaitingList(input:{entryId:%entry}){changed entry{patient{email}}}}`, [7]string{una, data, none, data, none, none, data}, []string{"patient", "staff", "system"}},
+		"Mutation.markAppointment":                 {`mutation{markAppointment(input:{appointmentId:%standing,status:BOOKED}){changed appointment{patient{email}}}}`, [7]string{una, forb, forb, data, none, forb, data}, []string{"staff", "system"}},
 		"Mutation.registerPatient":                 {`mutation{registerPatient(input:{subject:"ada"}){created patient{email}}}`, [7]string{una, forb, forb, data, data, data, forb}, nil},
 		"Mutation.createOrganization":              {`mutation{createOrganization(input:{name:"%caller",timeZone:"UTC"}){organization{id}}}`, [7]string{una, forb, forb, forb, forb, forb, data}, nil},
+		"Mutation.updateBookingRules":              {`mutation{updateBookingRules(input:{holdMinutes:10}){organization{id}}}`, [7]string{una, forb, forb, data, data, forb, none}, nil},
+		"Mutation.updateBookingRules by id":        {`mutation{updateBookingRules(input:{organizationId:%north,holdMinutes:10}){organization{id}}}`, [7]string{una, forb, forb, data, none, forb, data}, nil},
 		"Mutation.createDoctor":                    {`mutation{createDoctor(input:{name:"%caller"}){doctor{id}}}`, [7]string{una, forb, forb, data, data, forb, none}, nil},
 		"Mutation.createSchedule":                  {`mutation{createSchedule(input:{doctorId:%doctor,validFrom:"2026-01-01",shifts:[{weekday:MONDAY,start:"09:00",end:"10:00",slotMinutes:30}]}){errors{code}}}`, [7]string{una, forb, forb, data, none, forb, data}, nil},
 		"Mutation.generateSlots":                   {`mutation{generateSlots(input:{doctorId:%doctor}){added}}`, [7]string{una, forb, forb, data, none, forb, data}, nil},
@@ -83,7 +92,7 @@ func TestAccess(t *testing.T) {
 		"Subscription.dayCounts":    {`subscription{dayCounts(doctorIds:[%doctor],from:"%date"){days{free}}}`, [7]string{data, data, data, data, data, data, data}, nil},
 		"Subscription.availability": {`subscription{availability(doctorIds:[%doctor],from:"%date"){kind}}`, [7]string{data, data, data, data, data, data, data}, nil},
 	}
-	values := strings.NewReplacer("%doctor", id(w.northDoctor), "%date", date, "%standing", standing.ID, "%slot", id(slot), "%patient", patient, "%registered", registered)
+	values := strings.NewReplacer("%north", id(w.north), "%doctor", id(w.northDoctor), "%date", date, "%standing", standing.ID, "%entry", entry, "%slot", id(slot), "%patient", patient, "%registered", registered)
 
 	schema := NewExecutableSchema(Config{}).Schema()
 	for _, root := range []*ast.Definition{schema.Query, schema.Mutation, schema.Subscription} {

@@ -38,6 +38,7 @@ type ResolverRoot interface {
 	Query() QueryResolver
 	Subscription() SubscriptionResolver
 	Viewer() ViewerResolver
+	WaitingEntry() WaitingEntryResolver
 }
 
 type DirectiveRoot struct {
@@ -65,8 +66,12 @@ type MutationResolver interface {
 	ReleaseHold(ctx context.Context, input ReleaseHoldInput) (*ReleaseHoldPayload, error)
 	CancelAppointment(ctx context.Context, input booking.CancelRequest) (*CancelAppointmentPayload, error)
 	RescheduleAppointment(ctx context.Context, input booking.RescheduleRequest) (*RescheduleAppointmentPayload, error)
+	JoinWaitingList(ctx context.Context, input booking.WaitingRequest) (*JoinWaitingListPayload, error)
+	LeaveWaitingList(ctx context.Context, input LeaveWaitingListInput) (*LeaveWaitingListPayload, error)
+	MarkAppointment(ctx context.Context, input MarkAppointmentInput) (*MarkAppointmentPayload, error)
 	RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error)
 	CreateOrganization(ctx context.Context, input CreateOrganizationInput) (*CreateOrganizationPayload, error)
+	UpdateBookingRules(ctx context.Context, input schedule.RulesChange) (*UpdateBookingRulesPayload, error)
 	CreateDoctor(ctx context.Context, input CreateDoctorInput) (*CreateDoctorPayload, error)
 	CreateSchedule(ctx context.Context, input CreateScheduleInput) (*CreateSchedulePayload, error)
 	GenerateSlots(ctx context.Context, input GenerateSlotsInput) (*GenerateSlotsPayload, error)
@@ -83,6 +88,9 @@ type QueryResolver interface {
 	Appointment(ctx context.Context, id ID) (*booking.Appointment, error)
 	MyAppointments(ctx context.Context, first *int, after *string) (*AppointmentConnection, error)
 	Appointments(ctx context.Context, doctorID ID, date booking.Date, first *int, after *string) (*AppointmentConnection, error)
+	WaitingEntry(ctx context.Context, id ID) (*booking.WaitingEntry, error)
+	MyWaitingList(ctx context.Context, first *int, after *string) (*WaitingListConnection, error)
+	WaitingList(ctx context.Context, doctorID ID, first *int, after *string) (*WaitingListConnection, error)
 }
 type SubscriptionResolver interface {
 	Availability(ctx context.Context, doctorIds []ID, from booking.Date, days *int) (<-chan *live.Update, error)
@@ -91,6 +99,10 @@ type SubscriptionResolver interface {
 type ViewerResolver interface {
 	Patient(ctx context.Context, obj *booking.Actor) (*auth.Patient, error)
 	Organization(ctx context.Context, obj *booking.Actor) (*schedule.Organization, error)
+}
+type WaitingEntryResolver interface {
+	Doctor(ctx context.Context, obj *booking.WaitingEntry) (*schedule.Doctor, error)
+	Patient(ctx context.Context, obj *booking.WaitingEntry) (*auth.Patient, error)
 }
 
 // endregion ************************** generated!.gotpl **************************
@@ -126,11 +138,15 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 			graphql.NewInputUnmarshaler("CreateScheduleInput", ec.unmarshalInputCreateScheduleInput),
 			graphql.NewInputUnmarshaler("GenerateSlotsInput", ec.unmarshalInputGenerateSlotsInput),
 			graphql.NewInputUnmarshaler("HoldSlotInput", ec.unmarshalInputHoldSlotInput),
+			graphql.NewInputUnmarshaler("JoinWaitingListInput", ec.unmarshalInputJoinWaitingListInput),
+			graphql.NewInputUnmarshaler("LeaveWaitingListInput", ec.unmarshalInputLeaveWaitingListInput),
+			graphql.NewInputUnmarshaler("MarkAppointmentInput", ec.unmarshalInputMarkAppointmentInput),
 			graphql.NewInputUnmarshaler("RegisterPatientInput", ec.unmarshalInputRegisterPatientInput),
 			graphql.NewInputUnmarshaler("ReleaseHoldInput", ec.unmarshalInputReleaseHoldInput),
 			graphql.NewInputUnmarshaler("RescheduleAppointmentInput", ec.unmarshalInputRescheduleAppointmentInput),
 			graphql.NewInputUnmarshaler("ShiftInput", ec.unmarshalInputShiftInput),
 			graphql.NewInputUnmarshaler("UnblockPatientInput", ec.unmarshalInputUnblockPatientInput),
+			graphql.NewInputUnmarshaler("UpdateBookingRulesInput", ec.unmarshalInputUpdateBookingRulesInput),
 			graphql.NewInputUnmarshaler("UpdateSlotInput", ec.unmarshalInputUpdateSlotInput),
 		)
 	}
@@ -262,6 +278,18 @@ type Query {
 
   "All appointments of a doctor's day, by start. For staff of the doctor's organization."
   appointments(doctorId: ID!, date: Date!, first: Int = 50, after: String): AppointmentConnection!
+
+  "One entry of a waiting list that the viewer may see; null otherwise."
+  waitingEntry(id: ID!): WaitingEntry
+
+  "The viewer's own entries of waiting lists, whatever their state, the latest first. For patients."
+  myWaitingList(first: Int = 20, after: String): WaitingListConnection!
+
+  """
+  A doctor's waiting list: the entries whose days are not over, whatever has become of them, in order
+  of arrival. For staff of the doctor's organization.
+  """
+  waitingList(doctorId: ID!, first: Int = 50, after: String): WaitingListConnection!
 }
 
 type Mutation {
@@ -295,6 +323,25 @@ type Mutation {
   rescheduleAppointment(input: RescheduleAppointmentInput!): RescheduleAppointmentPayload!
 
   """
+  Puts a patient on a doctor's waiting list, for any place on the days from ` + "`" + `from` + "`" + ` to ` + "`" + `to` + "`" + `. A place that
+  comes free is offered to the first who fits, before anybody else can see it: as a hold, which is
+  confirmed or given back like any other (` + "`" + `WaitingEntry.offer` + "`" + `), and lapses. Joining again for the same
+  days changes nothing and is no error.
+  """
+  joinWaitingList(input: JoinWaitingListInput!): JoinWaitingListPayload!
+
+  "Takes an entry off the waiting list; an offer that was made stands. Leaving again changes nothing and is no error."
+  leaveWaitingList(input: LeaveWaitingListInput!): LeaveWaitingListPayload!
+
+  """
+  Notes whether the patient came, or takes that back (BOOKED). Any mark may follow any other, and the
+  same again changes nothing and is no error. NO_SHOW, and FULFILLED of who has not ARRIVED, are for
+  appointments that have begun. What is over blocks neither the patient's time nor the referral; taken
+  back, it may be refused for what was booked since. For staff.
+  """
+  markAppointment(input: MarkAppointmentInput!): MarkAppointmentPayload!
+
+  """
   Registers a patient, so that bookings can name them. For staff and partners. The same ` + "`" + `subject` + "`" + `
   again returns the same patient, with contact data brought up to date.
   """
@@ -302,6 +349,12 @@ type Mutation {
 
   "Creates an organization. For the operators' system token."
   createOrganization(input: CreateOrganizationInput!): CreateOrganizationPayload!
+
+  """
+  Changes what an organization asks of its patients. It holds for what is decided from then on: what is
+  booked and held stands. For staff of the organization and the operators.
+  """
+  updateBookingRules(input: UpdateBookingRulesInput!): UpdateBookingRulesPayload!
 
   "Adds a doctor to the viewer's organization. For staff."
   createDoctor(input: CreateDoctorInput!): CreateDoctorPayload!
@@ -382,6 +435,43 @@ type Organization {
   name: String!
   "IANA time zone, such as ` + "`" + `Europe/Berlin` + "`" + `. Dates of the organization's doctors are in it."
   timeZone: String!
+  "What it asks of its patients."
+  bookingRules: BookingRules!
+}
+
+"""
+What an organization asks of its patients, and of partners who book for them, and what it grants. Lists
+and live slots are the same for everybody and know nothing of it: a slot beyond the horizon or within the
+notice is listed, and refused to a patient with TOO_EARLY or TOO_LATE. Screens shade it by these numbers.
+Null: no such rule.
+"""
+type BookingRules {
+  "How long a hold lasts."
+  holdMinutes: Int!
+  "Slots are booked and held at least so long before they begin, or refused with TOO_LATE. A hold may be confirmed until it lapses."
+  noticeMinutes: Int
+  "They are booked and held so many days before they begin at most, at the same time of day, or refused with TOO_EARLY."
+  horizonDays: Int
+  "Appointments are cancelled and moved at least so long before they begin, or refused with TOO_LATE. A hold can be given back at any time."
+  cutoffMinutes: Int
+  "How many appointments a patient may have that are not over, live holds included; more are refused with LIMIT_REACHED."
+  maxActive: Int
+  "How many live holds a patient may have."
+  maxHolds: Int
+  "How many appointments a patient may have on one day of the organization's zone."
+  maxPerDay: Int
+  "How long somebody who waits may think an offer over."
+  offerMinutes: Int!
+  "When the place of a cancelled or moved appointment comes back, unless somebody waits for it."
+  cancelledPlacesReturn: PlacesReturn!
+}
+
+"When places of cancelled appointments come back to everybody."
+enum PlacesReturn {
+  "At once."
+  AT_ONCE
+  "At the practice's next release, 07:00: so nobody can hand a place to a buyer. At once if the slot begins before."
+  NEXT_RELEASE
 }
 
 "Somebody who sees patients."
@@ -554,6 +644,61 @@ type AppointmentEdge {
   node: Appointment!
 }
 
+"A patient's wish for a place with a doctor, on the waiting list."
+type WaitingEntry {
+  "Stable id."
+  id: ID!
+  "The doctor."
+  doctor: Doctor!
+  "The patient."
+  patient: Patient!
+  "First day that would suit."
+  from: Date!
+  "Last day that would suit."
+  to: Date!
+  "Where it stands."
+  status: WaitingStatus!
+  "When the patient joined."
+  createdAt: DateTime!
+  "OFFERED: the hold, until its ` + "`" + `expiresAt` + "`" + `. BOOKED: the appointment that it became."
+  offer: Appointment
+}
+
+"Where an entry of a waiting list stands."
+enum WaitingStatus {
+  """
+  Waits. Also after an offer that was given back or has lapsed: behind those who had joined by then,
+  and never again for a place in that slot.
+  """
+  WAITING
+  "A place is held for the patient: ` + "`" + `offer` + "`" + `."
+  OFFERED
+  "An offer was confirmed."
+  BOOKED
+  "The patient has left."
+  LEFT
+  "The days are over."
+  ENDED
+}
+
+"A page of a waiting list."
+type WaitingListConnection {
+  "The page's entries with their cursors."
+  edges: [WaitingListEdge!]!
+  "The page's entries."
+  nodes: [WaitingEntry!]!
+  "Where the page ends."
+  pageInfo: PageInfo!
+}
+
+"An entry in a page."
+type WaitingListEdge {
+  "Pass it as ` + "`" + `after` + "`" + ` to go on from here."
+  cursor: String!
+  "The entry."
+  node: WaitingEntry!
+}
+
 "Somebody for whom appointments are booked."
 type Patient {
   "Stable id."
@@ -596,8 +741,12 @@ enum RefusalCode {
   OVERLAP
   "There is an appointment for this referral already."
   REFERRAL_IN_USE
-  "It is too late for this."
+  "The slot lies beyond the practice's horizon (` + "`" + `BookingRules` + "`" + `); the message says from when on it can be booked."
+  TOO_EARLY
+  "It has begun; or it lies within the practice's notice or cut-off (` + "`" + `BookingRules` + "`" + `), and the message says until when it was possible."
   TOO_LATE
+  "The patient has as much with the practice as it lets a patient have (` + "`" + `BookingRules` + "`" + `); the message says which limit and until when. Or waits for ten things already."
+  LIMIT_REACHED
   "The appointment's state does not allow this."
   INVALID_STATE
   "The hold has lapsed."
@@ -742,6 +891,74 @@ type RescheduleAppointmentPayload {
   alternatives: [Slot!]!
 }
 
+"What to wait for, and who waits."
+input JoinWaitingListInput {
+  "The doctor."
+  doctorId: ID!
+  "First day that would suit."
+  from: Date!
+  "Last day that would suit: today or later, and at most a year after the first."
+  to: Date!
+  "Who waits. For staff, partners and the system; patients wait for themselves and leave it out."
+  patientId: ID
+}
+
+"The answer to ` + "`" + `joinWaitingList` + "`" + `: an entry, or errors."
+type JoinWaitingListPayload {
+  "The entry."
+  entry: WaitingEntry
+  "False if the patient waited for this already."
+  joined: Boolean!
+  "Why not."
+  errors: [Refusal!]!
+}
+
+"Which entry to take off the waiting list."
+input LeaveWaitingListInput {
+  "The entry."
+  entryId: ID!
+}
+
+"The answer to ` + "`" + `leaveWaitingList` + "`" + `."
+type LeaveWaitingListPayload {
+  "The entry as it is now."
+  entry: WaitingEntry
+  "False if it was over before."
+  changed: Boolean!
+  "Why not."
+  errors: [Refusal!]!
+}
+
+"What to note of which appointment."
+input MarkAppointmentInput {
+  "The appointment."
+  appointmentId: ID!
+  "What to note."
+  status: Attendance!
+}
+
+"Whether the patient of an appointment came: the appointment's status with it."
+enum Attendance {
+  "Nothing is known yet."
+  BOOKED
+  "The patient is there."
+  ARRIVED
+  "The visit took place."
+  FULFILLED
+  "The patient did not come."
+  NO_SHOW
+}
+
+"The answer to ` + "`" + `markAppointment` + "`" + `."
+type MarkAppointmentPayload {
+  "The appointment as it is now."
+  appointment: Appointment
+  "False if it was noted before."
+  changed: Boolean!
+  "Why not."
+  errors: [Refusal!]!
+}
+
 "Who the patient is."
 input RegisterPatientInput {
   "Your own stable id of the patient: 1 to 255 characters."
@@ -775,6 +992,36 @@ input CreateOrganizationInput {
 "The answer to ` + "`" + `createOrganization` + "`" + `."
 type CreateOrganizationPayload {
   "The organization."
+  organization: Organization!
+}
+
+"What to change of an organization's rules, at least one. Left out: not changed. 0: no such rule."
+input UpdateBookingRulesInput {
+  "The organization. Staff leave it out: it is theirs."
+  organizationId: ID
+  "1 to 1440."
+  holdMinutes: Int
+  "Up to 525600, a year."
+  noticeMinutes: Int
+  "Up to 3650."
+  horizonDays: Int
+  "Up to 525600, a year."
+  cutoffMinutes: Int
+  "Up to 10000."
+  maxActive: Int
+  "Up to 10000."
+  maxHolds: Int
+  "Up to 10000."
+  maxPerDay: Int
+  "1 to 1440."
+  offerMinutes: Int
+  "When places of cancelled appointments come back."
+  cancelledPlacesReturn: PlacesReturn
+}
+
+"The answer to ` + "`" + `updateBookingRules` + "`" + `."
+type UpdateBookingRulesPayload {
+  "The organization with its rules."
   organization: Organization!
 }
 
@@ -1041,6 +1288,30 @@ func (ec *executionContext) childFields_BookAppointmentPayload(ctx context.Conte
 	return nil, fmt.Errorf("no field named %q was found under type BookAppointmentPayload", field.Name)
 }
 
+func (ec *executionContext) childFields_BookingRules(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "holdMinutes":
+		return ec.fieldContext_BookingRules_holdMinutes(ctx, field)
+	case "noticeMinutes":
+		return ec.fieldContext_BookingRules_noticeMinutes(ctx, field)
+	case "horizonDays":
+		return ec.fieldContext_BookingRules_horizonDays(ctx, field)
+	case "cutoffMinutes":
+		return ec.fieldContext_BookingRules_cutoffMinutes(ctx, field)
+	case "maxActive":
+		return ec.fieldContext_BookingRules_maxActive(ctx, field)
+	case "maxHolds":
+		return ec.fieldContext_BookingRules_maxHolds(ctx, field)
+	case "maxPerDay":
+		return ec.fieldContext_BookingRules_maxPerDay(ctx, field)
+	case "offerMinutes":
+		return ec.fieldContext_BookingRules_offerMinutes(ctx, field)
+	case "cancelledPlacesReturn":
+		return ec.fieldContext_BookingRules_cancelledPlacesReturn(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type BookingRules", field.Name)
+}
+
 func (ec *executionContext) childFields_CancelAppointmentPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "appointment":
@@ -1191,6 +1462,42 @@ func (ec *executionContext) childFields_HoldSlotPayload(ctx context.Context, fie
 	return nil, fmt.Errorf("no field named %q was found under type HoldSlotPayload", field.Name)
 }
 
+func (ec *executionContext) childFields_JoinWaitingListPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "entry":
+		return ec.fieldContext_JoinWaitingListPayload_entry(ctx, field)
+	case "joined":
+		return ec.fieldContext_JoinWaitingListPayload_joined(ctx, field)
+	case "errors":
+		return ec.fieldContext_JoinWaitingListPayload_errors(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type JoinWaitingListPayload", field.Name)
+}
+
+func (ec *executionContext) childFields_LeaveWaitingListPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "entry":
+		return ec.fieldContext_LeaveWaitingListPayload_entry(ctx, field)
+	case "changed":
+		return ec.fieldContext_LeaveWaitingListPayload_changed(ctx, field)
+	case "errors":
+		return ec.fieldContext_LeaveWaitingListPayload_errors(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type LeaveWaitingListPayload", field.Name)
+}
+
+func (ec *executionContext) childFields_MarkAppointmentPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "appointment":
+		return ec.fieldContext_MarkAppointmentPayload_appointment(ctx, field)
+	case "changed":
+		return ec.fieldContext_MarkAppointmentPayload_changed(ctx, field)
+	case "errors":
+		return ec.fieldContext_MarkAppointmentPayload_errors(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type MarkAppointmentPayload", field.Name)
+}
+
 func (ec *executionContext) childFields_Organization(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "id":
@@ -1199,6 +1506,8 @@ func (ec *executionContext) childFields_Organization(ctx context.Context, field 
 		return ec.fieldContext_Organization_name(ctx, field)
 	case "timeZone":
 		return ec.fieldContext_Organization_timeZone(ctx, field)
+	case "bookingRules":
+		return ec.fieldContext_Organization_bookingRules(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type Organization", field.Name)
 }
@@ -1339,6 +1648,14 @@ func (ec *executionContext) childFields_UnblockPatientPayload(ctx context.Contex
 	return nil, fmt.Errorf("no field named %q was found under type UnblockPatientPayload", field.Name)
 }
 
+func (ec *executionContext) childFields_UpdateBookingRulesPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "organization":
+		return ec.fieldContext_UpdateBookingRulesPayload_organization(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type UpdateBookingRulesPayload", field.Name)
+}
+
 func (ec *executionContext) childFields_UpdateSlotPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 	switch field.Name {
 	case "slot":
@@ -1359,6 +1676,50 @@ func (ec *executionContext) childFields_Viewer(ctx context.Context, field graphq
 		return ec.fieldContext_Viewer_organization(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type Viewer", field.Name)
+}
+
+func (ec *executionContext) childFields_WaitingEntry(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "id":
+		return ec.fieldContext_WaitingEntry_id(ctx, field)
+	case "doctor":
+		return ec.fieldContext_WaitingEntry_doctor(ctx, field)
+	case "patient":
+		return ec.fieldContext_WaitingEntry_patient(ctx, field)
+	case "from":
+		return ec.fieldContext_WaitingEntry_from(ctx, field)
+	case "to":
+		return ec.fieldContext_WaitingEntry_to(ctx, field)
+	case "status":
+		return ec.fieldContext_WaitingEntry_status(ctx, field)
+	case "createdAt":
+		return ec.fieldContext_WaitingEntry_createdAt(ctx, field)
+	case "offer":
+		return ec.fieldContext_WaitingEntry_offer(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type WaitingEntry", field.Name)
+}
+
+func (ec *executionContext) childFields_WaitingListConnection(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "edges":
+		return ec.fieldContext_WaitingListConnection_edges(ctx, field)
+	case "nodes":
+		return ec.fieldContext_WaitingListConnection_nodes(ctx, field)
+	case "pageInfo":
+		return ec.fieldContext_WaitingListConnection_pageInfo(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type WaitingListConnection", field.Name)
+}
+
+func (ec *executionContext) childFields_WaitingListEdge(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "cursor":
+		return ec.fieldContext_WaitingListEdge_cursor(ctx, field)
+	case "node":
+		return ec.fieldContext_WaitingListEdge_node(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type WaitingListEdge", field.Name)
 }
 
 func (ec *executionContext) childFields___Directive(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -1603,6 +1964,48 @@ func (ec *executionContext) field_Mutation_holdSlot_args(ctx context.Context, ra
 	return args, nil
 }
 
+func (ec *executionContext) field_Mutation_joinWaitingList_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (booking.WaitingRequest, error) {
+			return ec.unmarshalNJoinWaitingListInput2openslotᚋinternalᚋbookingᚐWaitingRequest(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_leaveWaitingList_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (LeaveWaitingListInput, error) {
+			return ec.unmarshalNLeaveWaitingListInput2openslotᚋgraphᚐLeaveWaitingListInput(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_markAppointment_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (MarkAppointmentInput, error) {
+			return ec.unmarshalNMarkAppointmentInput2openslotᚋgraphᚐMarkAppointmentInput(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutation_registerPatient_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -1651,6 +2054,20 @@ func (ec *executionContext) field_Mutation_unblockPatient_args(ctx context.Conte
 	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
 		func(ctx context.Context, v any) (UnblockPatientInput, error) {
 			return ec.unmarshalNUnblockPatientInput2openslotᚋgraphᚐUnblockPatientInput(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutation_updateBookingRules_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input",
+		func(ctx context.Context, v any) (schedule.RulesChange, error) {
+			return ec.unmarshalNUpdateBookingRulesInput2openslotᚋinternalᚋscheduleᚐRulesChange(ctx, v)
 		})
 	if err != nil {
 		return nil, err
@@ -1843,6 +2260,28 @@ func (ec *executionContext) field_Query_myAppointments_args(ctx context.Context,
 	return args, nil
 }
 
+func (ec *executionContext) field_Query_myWaitingList_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "first",
+		func(ctx context.Context, v any) (*int, error) {
+			return ec.unmarshalOInt2ᚖint(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["first"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "after",
+		func(ctx context.Context, v any) (*string, error) {
+			return ec.unmarshalOString2ᚖstring(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["after"] = arg1
+	return args, nil
+}
+
 func (ec *executionContext) field_Query_slots_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -1870,6 +2309,50 @@ func (ec *executionContext) field_Query_slots_args(ctx context.Context, rawArgs 
 		return nil, err
 	}
 	args["includeFull"] = arg2
+	return args, nil
+}
+
+func (ec *executionContext) field_Query_waitingEntry_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id",
+		func(ctx context.Context, v any) (ID, error) {
+			return ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Query_waitingList_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "doctorId",
+		func(ctx context.Context, v any) (ID, error) {
+			return ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["doctorId"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "first",
+		func(ctx context.Context, v any) (*int, error) {
+			return ec.unmarshalOInt2ᚖint(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["first"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "after",
+		func(ctx context.Context, v any) (*string, error) {
+			return ec.unmarshalOString2ᚖstring(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["after"] = arg2
 	return args, nil
 }
 
@@ -2702,6 +3185,213 @@ func (ec *executionContext) fieldContext_BookAppointmentPayload_alternatives(_ c
 		},
 	}
 	return fc, nil
+}
+
+func (ec *executionContext) _BookingRules_holdMinutes(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_holdMinutes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.HoldMinutes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_holdMinutes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_noticeMinutes(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_noticeMinutes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.NoticeMinutes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_noticeMinutes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_horizonDays(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_horizonDays(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.HorizonDays, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_horizonDays(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_cutoffMinutes(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_cutoffMinutes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.CutoffMinutes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_cutoffMinutes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_maxActive(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_maxActive(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.MaxActive, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_maxActive(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_maxHolds(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_maxHolds(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.MaxHolds, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_maxHolds(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_maxPerDay(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_maxPerDay(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.MaxPerDay, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *int) graphql.Marshaler {
+			return ec.marshalOInt2ᚖint(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_maxPerDay(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_offerMinutes(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_offerMinutes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.OfferMinutes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_offerMinutes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "Int")
+}
+
+func (ec *executionContext) _BookingRules_cancelledPlacesReturn(ctx context.Context, field graphql.CollectedField, obj *schedule.BookingRules) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_BookingRules_cancelledPlacesReturn(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.CancelledPlacesReturn, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v schedule.PlacesReturn) graphql.Marshaler {
+			return ec.marshalNPlacesReturn2openslotᚋinternalᚋscheduleᚐPlacesReturn(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_BookingRules_cancelledPlacesReturn(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("BookingRules", field, false, false, "PlacesReturn")
 }
 
 func (ec *executionContext) _CancelAppointmentPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *CancelAppointmentPayload) (ret graphql.Marshaler) {
@@ -3685,6 +4375,267 @@ func (ec *executionContext) fieldContext_HoldSlotPayload_alternatives(_ context.
 	return fc, nil
 }
 
+func (ec *executionContext) _JoinWaitingListPayload_entry(ctx context.Context, field graphql.CollectedField, obj *JoinWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_JoinWaitingListPayload_entry(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Entry, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+			return ec.marshalOWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_JoinWaitingListPayload_entry(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "JoinWaitingListPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingEntry(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _JoinWaitingListPayload_joined(ctx context.Context, field graphql.CollectedField, obj *JoinWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_JoinWaitingListPayload_joined(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Joined, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_JoinWaitingListPayload_joined(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("JoinWaitingListPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _JoinWaitingListPayload_errors(ctx context.Context, field graphql.CollectedField, obj *JoinWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_JoinWaitingListPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_JoinWaitingListPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "JoinWaitingListPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _LeaveWaitingListPayload_entry(ctx context.Context, field graphql.CollectedField, obj *LeaveWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_LeaveWaitingListPayload_entry(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Entry, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+			return ec.marshalOWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_LeaveWaitingListPayload_entry(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "LeaveWaitingListPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingEntry(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _LeaveWaitingListPayload_changed(ctx context.Context, field graphql.CollectedField, obj *LeaveWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_LeaveWaitingListPayload_changed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Changed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_LeaveWaitingListPayload_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("LeaveWaitingListPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _LeaveWaitingListPayload_errors(ctx context.Context, field graphql.CollectedField, obj *LeaveWaitingListPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_LeaveWaitingListPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_LeaveWaitingListPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "LeaveWaitingListPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _MarkAppointmentPayload_appointment(ctx context.Context, field graphql.CollectedField, obj *MarkAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_MarkAppointmentPayload_appointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Appointment, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.Appointment) graphql.Marshaler {
+			return ec.marshalOAppointment2ᚖopenslotᚋinternalᚋbookingᚐAppointment(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_MarkAppointmentPayload_appointment(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "MarkAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Appointment(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _MarkAppointmentPayload_changed(ctx context.Context, field graphql.CollectedField, obj *MarkAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_MarkAppointmentPayload_changed(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Changed, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v bool) graphql.Marshaler {
+			return ec.marshalNBoolean2bool(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_MarkAppointmentPayload_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("MarkAppointmentPayload", field, false, false, "Boolean")
+}
+
+func (ec *executionContext) _MarkAppointmentPayload_errors(ctx context.Context, field graphql.CollectedField, obj *MarkAppointmentPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_MarkAppointmentPayload_errors(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Errors, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []Refusal) graphql.Marshaler {
+			return ec.marshalNRefusal2ᚕopenslotᚋgraphᚐRefusalᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_MarkAppointmentPayload_errors(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "MarkAppointmentPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Refusal(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Mutation_bookAppointment(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -3949,6 +4900,138 @@ func (ec *executionContext) fieldContext_Mutation_rescheduleAppointment(ctx cont
 	return fc, nil
 }
 
+func (ec *executionContext) _Mutation_joinWaitingList(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_joinWaitingList(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().JoinWaitingList(ctx, fc.Args["input"].(booking.WaitingRequest))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *JoinWaitingListPayload) graphql.Marshaler {
+			return ec.marshalNJoinWaitingListPayload2ᚖopenslotᚋgraphᚐJoinWaitingListPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_joinWaitingList(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_JoinWaitingListPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_joinWaitingList_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_leaveWaitingList(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_leaveWaitingList(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().LeaveWaitingList(ctx, fc.Args["input"].(LeaveWaitingListInput))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *LeaveWaitingListPayload) graphql.Marshaler {
+			return ec.marshalNLeaveWaitingListPayload2ᚖopenslotᚋgraphᚐLeaveWaitingListPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_leaveWaitingList(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_LeaveWaitingListPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_leaveWaitingList_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_markAppointment(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_markAppointment(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().MarkAppointment(ctx, fc.Args["input"].(MarkAppointmentInput))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *MarkAppointmentPayload) graphql.Marshaler {
+			return ec.marshalNMarkAppointmentPayload2ᚖopenslotᚋgraphᚐMarkAppointmentPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_markAppointment(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_MarkAppointmentPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_markAppointment_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Mutation_registerPatient(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -4031,6 +5114,50 @@ func (ec *executionContext) fieldContext_Mutation_createOrganization(ctx context
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Mutation_createOrganization_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutation_updateBookingRules(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Mutation_updateBookingRules(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Mutation().UpdateBookingRules(ctx, fc.Args["input"].(schedule.RulesChange))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *UpdateBookingRulesPayload) graphql.Marshaler {
+			return ec.marshalNUpdateBookingRulesPayload2ᚖopenslotᚋgraphᚐUpdateBookingRulesPayload(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Mutation_updateBookingRules(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutation",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_UpdateBookingRulesPayload(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutation_updateBookingRules_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -4368,6 +5495,38 @@ func (ec *executionContext) _Organization_timeZone(ctx context.Context, field gr
 }
 func (ec *executionContext) fieldContext_Organization_timeZone(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	return graphql.NewScalarFieldContext("Organization", field, false, false, "String")
+}
+
+func (ec *executionContext) _Organization_bookingRules(ctx context.Context, field graphql.CollectedField, obj *schedule.Organization) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Organization_bookingRules(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.BookingRules, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v schedule.BookingRules) graphql.Marshaler {
+			return ec.marshalNBookingRules2openslotᚋinternalᚋscheduleᚐBookingRules(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Organization_bookingRules(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Organization",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_BookingRules(ctx, field)
+		},
+	}
+	return fc, nil
 }
 
 func (ec *executionContext) _PageInfo_hasNextPage(ctx context.Context, field graphql.CollectedField, obj *PageInfo) (ret graphql.Marshaler) {
@@ -4934,6 +6093,138 @@ func (ec *executionContext) fieldContext_Query_appointments(ctx context.Context,
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Query_appointments_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Query_waitingEntry(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Query_waitingEntry(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Query().WaitingEntry(ctx, fc.Args["id"].(ID))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+			return ec.marshalOWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_Query_waitingEntry(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Query",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingEntry(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Query_waitingEntry_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Query_myWaitingList(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Query_myWaitingList(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Query().MyWaitingList(ctx, fc.Args["first"].(*int), fc.Args["after"].(*string))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *WaitingListConnection) graphql.Marshaler {
+			return ec.marshalNWaitingListConnection2ᚖopenslotᚋgraphᚐWaitingListConnection(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Query_myWaitingList(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Query",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingListConnection(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Query_myWaitingList_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Query_waitingList(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Query_waitingList(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Query().WaitingList(ctx, fc.Args["doctorId"].(ID), fc.Args["first"].(*int), fc.Args["after"].(*string))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *WaitingListConnection) graphql.Marshaler {
+			return ec.marshalNWaitingListConnection2ᚖopenslotᚋgraphᚐWaitingListConnection(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Query_waitingList(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Query",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingListConnection(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Query_waitingList_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -5889,6 +7180,38 @@ func (ec *executionContext) fieldContext_UnblockPatientPayload_changed(_ context
 	return graphql.NewScalarFieldContext("UnblockPatientPayload", field, false, false, "Boolean")
 }
 
+func (ec *executionContext) _UpdateBookingRulesPayload_organization(ctx context.Context, field graphql.CollectedField, obj *UpdateBookingRulesPayload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_UpdateBookingRulesPayload_organization(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Organization, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *schedule.Organization) graphql.Marshaler {
+			return ec.marshalNOrganization2ᚖopenslotᚋinternalᚋscheduleᚐOrganization(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_UpdateBookingRulesPayload_organization(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UpdateBookingRulesPayload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Organization(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _UpdateSlotPayload_slot(ctx context.Context, field graphql.CollectedField, obj *UpdateSlotPayload) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -6035,6 +7358,368 @@ func (ec *executionContext) fieldContext_Viewer_organization(_ context.Context, 
 		IsResolver: true,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return ec.childFields_Organization(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingEntry_id(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_id(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v booking.WaitingID) graphql.Marshaler {
+			return ec.marshalNID2openslotᚋinternalᚋbookingᚐWaitingID(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingEntry", field, false, false, "ID")
+}
+
+func (ec *executionContext) _WaitingEntry_doctor(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_doctor(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return ec.Resolvers.WaitingEntry().Doctor(ctx, obj)
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *schedule.Doctor) graphql.Marshaler {
+			return ec.marshalNDoctor2ᚖopenslotᚋinternalᚋscheduleᚐDoctor(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_doctor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingEntry",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Doctor(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingEntry_patient(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_patient(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return ec.Resolvers.WaitingEntry().Patient(ctx, obj)
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *auth.Patient) graphql.Marshaler {
+			return ec.marshalNPatient2ᚖopenslotᚋinternalᚋauthᚐPatient(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_patient(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingEntry",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Patient(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingEntry_from(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_from(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.From, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v booking.Date) graphql.Marshaler {
+			return ec.marshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_from(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingEntry", field, false, false, "Date")
+}
+
+func (ec *executionContext) _WaitingEntry_to(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_to(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.To, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v booking.Date) graphql.Marshaler {
+			return ec.marshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_to(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingEntry", field, false, false, "Date")
+}
+
+func (ec *executionContext) _WaitingEntry_status(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_status(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Status, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v booking.WaitingStatus) graphql.Marshaler {
+			return ec.marshalNWaitingStatus2openslotᚋinternalᚋbookingᚐWaitingStatus(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingEntry", field, false, false, "WaitingStatus")
+}
+
+func (ec *executionContext) _WaitingEntry_createdAt(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_createdAt(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v time.Time) graphql.Marshaler {
+			return ec.marshalNDateTime2timeᚐTime(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingEntry", field, false, false, "DateTime")
+}
+
+func (ec *executionContext) _WaitingEntry_offer(ctx context.Context, field graphql.CollectedField, obj *booking.WaitingEntry) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingEntry_offer(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Offer, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.Appointment) graphql.Marshaler {
+			return ec.marshalOAppointment2ᚖopenslotᚋinternalᚋbookingᚐAppointment(ctx, selections, v)
+		},
+		true,
+		false,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingEntry_offer(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingEntry",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_Appointment(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingListConnection_edges(ctx context.Context, field graphql.CollectedField, obj *WaitingListConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingListConnection_edges(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Edges, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []WaitingListEdge) graphql.Marshaler {
+			return ec.marshalNWaitingListEdge2ᚕopenslotᚋgraphᚐWaitingListEdgeᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingListConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingListConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingListEdge(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingListConnection_nodes(ctx context.Context, field graphql.CollectedField, obj *WaitingListConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingListConnection_nodes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Nodes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []booking.WaitingEntry) graphql.Marshaler {
+			return ec.marshalNWaitingEntry2ᚕopenslotᚋinternalᚋbookingᚐWaitingEntryᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingListConnection_nodes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingListConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingEntry(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingListConnection_pageInfo(ctx context.Context, field graphql.CollectedField, obj *WaitingListConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingListConnection_pageInfo(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.PageInfo, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *PageInfo) graphql.Marshaler {
+			return ec.marshalNPageInfo2ᚖopenslotᚋgraphᚐPageInfo(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingListConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingListConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_PageInfo(ctx, field)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _WaitingListEdge_cursor(ctx context.Context, field graphql.CollectedField, obj *WaitingListEdge) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingListEdge_cursor(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Cursor, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingListEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("WaitingListEdge", field, false, false, "String")
+}
+
+func (ec *executionContext) _WaitingListEdge_node(ctx context.Context, field graphql.CollectedField, obj *WaitingListEdge) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_WaitingListEdge_node(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Node, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+			return ec.marshalNWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_WaitingListEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "WaitingListEdge",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_WaitingEntry(ctx, field)
 		},
 	}
 	return fc, nil
@@ -7611,6 +9296,160 @@ func UnmarshalHoldSlotInput(ctx context.Context, raw any) (booking.BookRequest, 
 	return out, err
 }
 
+func (ec *executionContext) unmarshalInputJoinWaitingListInput(ctx context.Context, obj any) (booking.WaitingRequest, error) {
+	var it booking.WaitingRequest
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"doctorId", "from", "to", "patientId"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "doctorId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("doctorId"))
+			data, err := ec.unmarshalNID2openslotᚋinternalᚋbookingᚐDoctorID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Doctor = data
+		case "from":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("from"))
+			data, err := ec.unmarshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.From = data
+		case "to":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("to"))
+			data, err := ec.unmarshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.To = data
+		case "patientId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("patientId"))
+			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐPatientID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Patient = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalJoinWaitingListInput unmarshals raw into the JoinWaitingListInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalJoinWaitingListInput(ctx context.Context, raw any) (booking.WaitingRequest, error) {
+	var out booking.WaitingRequest
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "JoinWaitingListInput", raw, &out)
+	return out, err
+}
+
+func (ec *executionContext) unmarshalInputLeaveWaitingListInput(ctx context.Context, obj any) (LeaveWaitingListInput, error) {
+	var it LeaveWaitingListInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"entryId"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "entryId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("entryId"))
+			data, err := ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.EntryID = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalLeaveWaitingListInput unmarshals raw into the LeaveWaitingListInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalLeaveWaitingListInput(ctx context.Context, raw any) (LeaveWaitingListInput, error) {
+	var out LeaveWaitingListInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "LeaveWaitingListInput", raw, &out)
+	return out, err
+}
+
+func (ec *executionContext) unmarshalInputMarkAppointmentInput(ctx context.Context, obj any) (MarkAppointmentInput, error) {
+	var it MarkAppointmentInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"appointmentId", "status"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "appointmentId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("appointmentId"))
+			data, err := ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.AppointmentID = data
+		case "status":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("status"))
+			data, err := ec.unmarshalNAttendance2openslotᚋinternalᚋbookingᚐAppointmentStatus(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Status = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalMarkAppointmentInput unmarshals raw into the MarkAppointmentInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalMarkAppointmentInput(ctx context.Context, raw any) (MarkAppointmentInput, error) {
+	var out MarkAppointmentInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "MarkAppointmentInput", raw, &out)
+	return out, err
+}
+
 func (ec *executionContext) unmarshalInputRegisterPatientInput(ctx context.Context, obj any) (auth.Registration, error) {
 	var it auth.Registration
 	if obj == nil {
@@ -7920,6 +9759,111 @@ func (ec *executionContext) unmarshalInputUnblockPatientInput(ctx context.Contex
 func UnmarshalUnblockPatientInput(ctx context.Context, raw any) (UnblockPatientInput, error) {
 	var out UnblockPatientInput
 	err := graphql.UnmarshalNamedInputFromContext(ctx, "UnblockPatientInput", raw, &out)
+	return out, err
+}
+
+func (ec *executionContext) unmarshalInputUpdateBookingRulesInput(ctx context.Context, obj any) (schedule.RulesChange, error) {
+	var it schedule.RulesChange
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"organizationId", "holdMinutes", "noticeMinutes", "horizonDays", "cutoffMinutes", "maxActive", "maxHolds", "maxPerDay", "offerMinutes", "cancelledPlacesReturn"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "organizationId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("organizationId"))
+			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐOrganizationID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Organization = data
+		case "holdMinutes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("holdMinutes"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.HoldMinutes = data
+		case "noticeMinutes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("noticeMinutes"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.NoticeMinutes = data
+		case "horizonDays":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("horizonDays"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.HorizonDays = data
+		case "cutoffMinutes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("cutoffMinutes"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.CutoffMinutes = data
+		case "maxActive":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("maxActive"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxActive = data
+		case "maxHolds":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("maxHolds"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxHolds = data
+		case "maxPerDay":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("maxPerDay"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxPerDay = data
+		case "offerMinutes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("offerMinutes"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.OfferMinutes = data
+		case "cancelledPlacesReturn":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("cancelledPlacesReturn"))
+			data, err := ec.unmarshalOPlacesReturn2ᚖopenslotᚋinternalᚋscheduleᚐPlacesReturn(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.CancelledPlacesReturn = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalUpdateBookingRulesInput unmarshals raw into the UpdateBookingRulesInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalUpdateBookingRulesInput(ctx context.Context, raw any) (schedule.RulesChange, error) {
+	var out schedule.RulesChange
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "UpdateBookingRulesInput", raw, &out)
 	return out, err
 }
 
@@ -8240,6 +10184,79 @@ func (ec *executionContext) _BookAppointmentPayload(ctx context.Context, sel ast
 			}
 		case "alternatives":
 			out.Values[i] = ec._BookAppointmentPayload_alternatives(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var bookingRulesImplementors = []string{"BookingRules"}
+
+func (ec *executionContext) _BookingRules(ctx context.Context, sel ast.SelectionSet, obj *schedule.BookingRules) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, bookingRulesImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("BookingRules")
+		case "holdMinutes":
+			out.Values[i] = ec._BookingRules_holdMinutes(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "noticeMinutes":
+			out.Values[i] = ec._BookingRules_noticeMinutes(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "horizonDays":
+			out.Values[i] = ec._BookingRules_horizonDays(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "cutoffMinutes":
+			out.Values[i] = ec._BookingRules_cutoffMinutes(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "maxActive":
+			out.Values[i] = ec._BookingRules_maxActive(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "maxHolds":
+			out.Values[i] = ec._BookingRules_maxHolds(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "maxPerDay":
+			out.Values[i] = ec._BookingRules_maxPerDay(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "offerMinutes":
+			out.Values[i] = ec._BookingRules_offerMinutes(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "cancelledPlacesReturn":
+			out.Values[i] = ec._BookingRules_cancelledPlacesReturn(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
@@ -8805,6 +10822,135 @@ func (ec *executionContext) _HoldSlotPayload(ctx context.Context, sel ast.Select
 	return out
 }
 
+var joinWaitingListPayloadImplementors = []string{"JoinWaitingListPayload"}
+
+func (ec *executionContext) _JoinWaitingListPayload(ctx context.Context, sel ast.SelectionSet, obj *JoinWaitingListPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, joinWaitingListPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("JoinWaitingListPayload")
+		case "entry":
+			out.Values[i] = ec._JoinWaitingListPayload_entry(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "joined":
+			out.Values[i] = ec._JoinWaitingListPayload_joined(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._JoinWaitingListPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var leaveWaitingListPayloadImplementors = []string{"LeaveWaitingListPayload"}
+
+func (ec *executionContext) _LeaveWaitingListPayload(ctx context.Context, sel ast.SelectionSet, obj *LeaveWaitingListPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, leaveWaitingListPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("LeaveWaitingListPayload")
+		case "entry":
+			out.Values[i] = ec._LeaveWaitingListPayload_entry(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "changed":
+			out.Values[i] = ec._LeaveWaitingListPayload_changed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._LeaveWaitingListPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var markAppointmentPayloadImplementors = []string{"MarkAppointmentPayload"}
+
+func (ec *executionContext) _MarkAppointmentPayload(ctx context.Context, sel ast.SelectionSet, obj *MarkAppointmentPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, markAppointmentPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("MarkAppointmentPayload")
+		case "appointment":
+			out.Values[i] = ec._MarkAppointmentPayload_appointment(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				out.Invalids++
+			}
+		case "changed":
+			out.Values[i] = ec._MarkAppointmentPayload_changed(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "errors":
+			out.Values[i] = ec._MarkAppointmentPayload_errors(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
 var mutationImplementors = []string{"Mutation"}
 
 func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet) graphql.Marshaler {
@@ -8866,6 +11012,27 @@ func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
+		case "joinWaitingList":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_joinWaitingList(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "leaveWaitingList":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_leaveWaitingList(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "markAppointment":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_markAppointment(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
 		case "registerPatient":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutation_registerPatient(ctx, field)
@@ -8876,6 +11043,13 @@ func (ec *executionContext) _Mutation(ctx context.Context, sel ast.SelectionSet)
 		case "createOrganization":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutation_createOrganization(ctx, field)
+			})
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "updateBookingRules":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutation_updateBookingRules(ctx, field)
 			})
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
@@ -8962,6 +11136,11 @@ func (ec *executionContext) _Organization(ctx context.Context, sel ast.Selection
 			}
 		case "timeZone":
 			out.Values[i] = ec._Organization_timeZone(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "bookingRules":
+			out.Values[i] = ec._Organization_bookingRules(ctx, field, obj)
 			if out.Values[i] == graphql.Null {
 				out.Invalids++
 			}
@@ -9154,6 +11333,24 @@ func (ec *executionContext) _Query(ctx context.Context, sel ast.SelectionSet) gr
 				true, true,
 				func(ctx context.Context) graphql.Marshaler {
 					return ec._Query_appointments(ctx, field)
+				})
+		case "waitingEntry":
+			out.ResolveRootConcurrently(innerCtx, ec.OperationContext, i,
+				true, false,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._Query_waitingEntry(ctx, field)
+				})
+		case "myWaitingList":
+			out.ResolveRootConcurrently(innerCtx, ec.OperationContext, i,
+				true, true,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._Query_myWaitingList(ctx, field)
+				})
+		case "waitingList":
+			out.ResolveRootConcurrently(innerCtx, ec.OperationContext, i,
+				true, true,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._Query_waitingList(ctx, field)
 				})
 		case "__type":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
@@ -9559,6 +11756,39 @@ func (ec *executionContext) _UnblockPatientPayload(ctx context.Context, sel ast.
 	return out
 }
 
+var updateBookingRulesPayloadImplementors = []string{"UpdateBookingRulesPayload"}
+
+func (ec *executionContext) _UpdateBookingRulesPayload(ctx context.Context, sel ast.SelectionSet, obj *UpdateBookingRulesPayload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, updateBookingRulesPayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("UpdateBookingRulesPayload")
+		case "organization":
+			out.Values[i] = ec._UpdateBookingRulesPayload_organization(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
 var updateSlotPayloadImplementors = []string{"UpdateSlotPayload"}
 
 func (ec *executionContext) _UpdateSlotPayload(ctx context.Context, sel ast.SelectionSet, obj *UpdateSlotPayload) graphql.Marshaler {
@@ -9625,6 +11855,157 @@ func (ec *executionContext) _Viewer(ctx context.Context, sel ast.SelectionSet, o
 				func(ctx context.Context) graphql.Marshaler {
 					return ec._Viewer_organization(ctx, field, obj)
 				})
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var waitingEntryImplementors = []string{"WaitingEntry"}
+
+func (ec *executionContext) _WaitingEntry(ctx context.Context, sel ast.SelectionSet, obj *booking.WaitingEntry) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, waitingEntryImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("WaitingEntry")
+		case "id":
+			out.Values[i] = ec._WaitingEntry_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "doctor":
+			out.ResolveConcurrently(ec.OperationContext, &deferred, i,
+				true, true,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._WaitingEntry_doctor(ctx, field, obj)
+				})
+		case "patient":
+			out.ResolveConcurrently(ec.OperationContext, &deferred, i,
+				true, true,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._WaitingEntry_patient(ctx, field, obj)
+				})
+		case "from":
+			out.Values[i] = ec._WaitingEntry_from(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "to":
+			out.Values[i] = ec._WaitingEntry_to(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "status":
+			out.Values[i] = ec._WaitingEntry_status(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "createdAt":
+			out.Values[i] = ec._WaitingEntry_createdAt(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "offer":
+			out.Values[i] = ec._WaitingEntry_offer(ctx, field, obj)
+			if out.Values[i] == graphql.RequiredNull {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var waitingListConnectionImplementors = []string{"WaitingListConnection"}
+
+func (ec *executionContext) _WaitingListConnection(ctx context.Context, sel ast.SelectionSet, obj *WaitingListConnection) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, waitingListConnectionImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("WaitingListConnection")
+		case "edges":
+			out.Values[i] = ec._WaitingListConnection_edges(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "nodes":
+			out.Values[i] = ec._WaitingListConnection_nodes(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "pageInfo":
+			out.Values[i] = ec._WaitingListConnection_pageInfo(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
+var waitingListEdgeImplementors = []string{"WaitingListEdge"}
+
+func (ec *executionContext) _WaitingListEdge(ctx context.Context, sel ast.SelectionSet, obj *WaitingListEdge) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, waitingListEdgeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("WaitingListEdge")
+		case "cursor":
+			out.Values[i] = ec._WaitingListEdge_cursor(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "node":
+			out.Values[i] = ec._WaitingListEdge_node(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -10075,6 +12456,20 @@ func (ec *executionContext) marshalNAppointmentStatus2openslotᚋinternalᚋbook
 	return res
 }
 
+func (ec *executionContext) unmarshalNAttendance2openslotᚋinternalᚋbookingᚐAppointmentStatus(ctx context.Context, v any) (booking.AppointmentStatus, error) {
+	res, err := UnmarshalAttendance(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNAttendance2openslotᚋinternalᚋbookingᚐAppointmentStatus(ctx context.Context, sel ast.SelectionSet, v booking.AppointmentStatus) graphql.Marshaler {
+	_ = sel
+	res := MarshalAttendance(v)
+	if res == graphql.Null {
+		graphql.AddInvalidNullFromMarshaler(ctx, "Attendance!")
+	}
+	return res
+}
+
 func (ec *executionContext) unmarshalNBlockPatientInput2openslotᚋgraphᚐBlockPatientInput(ctx context.Context, v any) (BlockPatientInput, error) {
 	res, err := ec.unmarshalInputBlockPatientInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -10099,6 +12494,10 @@ func (ec *executionContext) marshalNBookAppointmentPayload2ᚖopenslotᚋgraph�
 		return graphql.Null
 	}
 	return ec._BookAppointmentPayload(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNBookingRules2openslotᚋinternalᚋscheduleᚐBookingRules(ctx context.Context, sel ast.SelectionSet, v schedule.BookingRules) graphql.Marshaler {
+	return ec._BookingRules(ctx, sel, &v)
 }
 
 func (ec *executionContext) unmarshalNBoolean2bool(ctx context.Context, v any) (bool, error) {
@@ -10410,6 +12809,20 @@ func (ec *executionContext) marshalNID2openslotᚋinternalᚋbookingᚐSlotID(ct
 	return res
 }
 
+func (ec *executionContext) unmarshalNID2openslotᚋinternalᚋbookingᚐWaitingID(ctx context.Context, v any) (booking.WaitingID, error) {
+	res, err := UnmarshalWaitingID(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNID2openslotᚋinternalᚋbookingᚐWaitingID(ctx context.Context, sel ast.SelectionSet, v booking.WaitingID) graphql.Marshaler {
+	_ = sel
+	res := MarshalWaitingID(v)
+	if res == graphql.Null {
+		graphql.AddInvalidNullFromMarshaler(ctx, "ID!")
+	}
+	return res
+}
+
 func (ec *executionContext) unmarshalNID2ᚕopenslotᚋgraphᚐIDᚄ(ctx context.Context, v any) ([]ID, error) {
 	vSlice := graphql.CoerceList(v)
 	var err error
@@ -10467,6 +12880,45 @@ func (ec *executionContext) marshalNInt2int64(ctx context.Context, sel ast.Selec
 	return res
 }
 
+func (ec *executionContext) unmarshalNJoinWaitingListInput2openslotᚋinternalᚋbookingᚐWaitingRequest(ctx context.Context, v any) (booking.WaitingRequest, error) {
+	res, err := ec.unmarshalInputJoinWaitingListInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNJoinWaitingListPayload2ᚖopenslotᚋgraphᚐJoinWaitingListPayload(ctx context.Context, sel ast.SelectionSet, v *JoinWaitingListPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "JoinWaitingListPayload!")
+		return graphql.Null
+	}
+	return ec._JoinWaitingListPayload(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNLeaveWaitingListInput2openslotᚋgraphᚐLeaveWaitingListInput(ctx context.Context, v any) (LeaveWaitingListInput, error) {
+	res, err := ec.unmarshalInputLeaveWaitingListInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNLeaveWaitingListPayload2ᚖopenslotᚋgraphᚐLeaveWaitingListPayload(ctx context.Context, sel ast.SelectionSet, v *LeaveWaitingListPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "LeaveWaitingListPayload!")
+		return graphql.Null
+	}
+	return ec._LeaveWaitingListPayload(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNMarkAppointmentInput2openslotᚋgraphᚐMarkAppointmentInput(ctx context.Context, v any) (MarkAppointmentInput, error) {
+	res, err := ec.unmarshalInputMarkAppointmentInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNMarkAppointmentPayload2ᚖopenslotᚋgraphᚐMarkAppointmentPayload(ctx context.Context, sel ast.SelectionSet, v *MarkAppointmentPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "MarkAppointmentPayload!")
+		return graphql.Null
+	}
+	return ec._MarkAppointmentPayload(ctx, sel, v)
+}
+
 func (ec *executionContext) marshalNOrganization2ᚖopenslotᚋinternalᚋscheduleᚐOrganization(ctx context.Context, sel ast.SelectionSet, v *schedule.Organization) graphql.Marshaler {
 	if v == nil {
 		graphql.AddInvalidNullError(ctx, "Organization!")
@@ -10489,6 +12941,20 @@ func (ec *executionContext) marshalNPatient2ᚖopenslotᚋinternalᚋauthᚐPati
 		return graphql.Null
 	}
 	return ec._Patient(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNPlacesReturn2openslotᚋinternalᚋscheduleᚐPlacesReturn(ctx context.Context, v any) (schedule.PlacesReturn, error) {
+	res, err := UnmarshalPlacesReturn(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNPlacesReturn2openslotᚋinternalᚋscheduleᚐPlacesReturn(ctx context.Context, sel ast.SelectionSet, v schedule.PlacesReturn) graphql.Marshaler {
+	_ = sel
+	res := MarshalPlacesReturn(v)
+	if res == graphql.Null {
+		graphql.AddInvalidNullFromMarshaler(ctx, "PlacesReturn!")
+	}
+	return res
 }
 
 func (ec *executionContext) marshalNRefusal2openslotᚋgraphᚐRefusal(ctx context.Context, sel ast.SelectionSet, v Refusal) graphql.Marshaler {
@@ -10691,6 +13157,19 @@ func (ec *executionContext) marshalNUnblockPatientPayload2ᚖopenslotᚋgraphᚐ
 	return ec._UnblockPatientPayload(ctx, sel, v)
 }
 
+func (ec *executionContext) unmarshalNUpdateBookingRulesInput2openslotᚋinternalᚋscheduleᚐRulesChange(ctx context.Context, v any) (schedule.RulesChange, error) {
+	res, err := ec.unmarshalInputUpdateBookingRulesInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNUpdateBookingRulesPayload2ᚖopenslotᚋgraphᚐUpdateBookingRulesPayload(ctx context.Context, sel ast.SelectionSet, v *UpdateBookingRulesPayload) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "UpdateBookingRulesPayload!")
+		return graphql.Null
+	}
+	return ec._UpdateBookingRulesPayload(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalNUpdateKind2openslotᚋinternalᚋliveᚐKind(ctx context.Context, v any) (live.Kind, error) {
 	tmp, err := UnmarshalString(v)
 	res := live.Kind(tmp)
@@ -10717,6 +13196,77 @@ func (ec *executionContext) marshalNUpdateSlotPayload2ᚖopenslotᚋgraphᚐUpda
 		return graphql.Null
 	}
 	return ec._UpdateSlotPayload(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNWaitingEntry2openslotᚋinternalᚋbookingᚐWaitingEntry(ctx context.Context, sel ast.SelectionSet, v booking.WaitingEntry) graphql.Marshaler {
+	return ec._WaitingEntry(ctx, sel, &v)
+}
+
+func (ec *executionContext) marshalNWaitingEntry2ᚕopenslotᚋinternalᚋbookingᚐWaitingEntryᚄ(ctx context.Context, sel ast.SelectionSet, v []booking.WaitingEntry) graphql.Marshaler {
+	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
+		fc := graphql.GetFieldContext(ctx)
+		fc.Result = &v[i]
+		return ec.marshalNWaitingEntry2openslotᚋinternalᚋbookingᚐWaitingEntry(ctx, sel, v[i])
+	})
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
+func (ec *executionContext) marshalNWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx context.Context, sel ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "WaitingEntry!")
+		return graphql.Null
+	}
+	return ec._WaitingEntry(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNWaitingListConnection2ᚖopenslotᚋgraphᚐWaitingListConnection(ctx context.Context, sel ast.SelectionSet, v *WaitingListConnection) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "WaitingListConnection!")
+		return graphql.Null
+	}
+	return ec._WaitingListConnection(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNWaitingListEdge2openslotᚋgraphᚐWaitingListEdge(ctx context.Context, sel ast.SelectionSet, v WaitingListEdge) graphql.Marshaler {
+	return ec._WaitingListEdge(ctx, sel, &v)
+}
+
+func (ec *executionContext) marshalNWaitingListEdge2ᚕopenslotᚋgraphᚐWaitingListEdgeᚄ(ctx context.Context, sel ast.SelectionSet, v []WaitingListEdge) graphql.Marshaler {
+	ret := graphql.MarshalSliceConcurrently(ctx, len(v), 0, false, func(ctx context.Context, i int) graphql.Marshaler {
+		fc := graphql.GetFieldContext(ctx)
+		fc.Result = &v[i]
+		return ec.marshalNWaitingListEdge2openslotᚋgraphᚐWaitingListEdge(ctx, sel, v[i])
+	})
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
+func (ec *executionContext) unmarshalNWaitingStatus2openslotᚋinternalᚋbookingᚐWaitingStatus(ctx context.Context, v any) (booking.WaitingStatus, error) {
+	tmp, err := UnmarshalString(v)
+	res := booking.WaitingStatus(tmp)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNWaitingStatus2openslotᚋinternalᚋbookingᚐWaitingStatus(ctx context.Context, sel ast.SelectionSet, v booking.WaitingStatus) graphql.Marshaler {
+	_ = sel
+	res := MarshalString(string(v))
+	if res == graphql.Null {
+		graphql.AddInvalidNullFromMarshaler(ctx, "WaitingStatus!")
+	}
+	return res
 }
 
 func (ec *executionContext) unmarshalNWeekday2openslotᚋinternalᚋscheduleᚐWeekday(ctx context.Context, v any) (schedule.Weekday, error) {
@@ -10967,6 +13517,18 @@ func (ec *executionContext) marshalOID2openslotᚋinternalᚋbookingᚐAppointme
 	return res
 }
 
+func (ec *executionContext) unmarshalOID2openslotᚋinternalᚋbookingᚐOrganizationID(ctx context.Context, v any) (booking.OrganizationID, error) {
+	res, err := UnmarshalOrganizationID(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalOID2openslotᚋinternalᚋbookingᚐOrganizationID(ctx context.Context, sel ast.SelectionSet, v booking.OrganizationID) graphql.Marshaler {
+	_ = sel
+	_ = ctx
+	res := MarshalOrganizationID(v)
+	return res
+}
+
 func (ec *executionContext) unmarshalOID2openslotᚋinternalᚋbookingᚐPatientID(ctx context.Context, v any) (booking.PatientID, error) {
 	res, err := UnmarshalPatientID(v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -11059,6 +13621,24 @@ func (ec *executionContext) marshalOPatient2ᚖopenslotᚋinternalᚋauthᚐPati
 	return ec._Patient(ctx, sel, v)
 }
 
+func (ec *executionContext) unmarshalOPlacesReturn2ᚖopenslotᚋinternalᚋscheduleᚐPlacesReturn(ctx context.Context, v any) (*schedule.PlacesReturn, error) {
+	if v == nil {
+		return nil, nil
+	}
+	res, err := UnmarshalPlacesReturn(v)
+	return &res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalOPlacesReturn2ᚖopenslotᚋinternalᚋscheduleᚐPlacesReturn(ctx context.Context, sel ast.SelectionSet, v *schedule.PlacesReturn) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	_ = sel
+	_ = ctx
+	res := MarshalPlacesReturn(*v)
+	return res
+}
+
 func (ec *executionContext) marshalOSlot2ᚖopenslotᚋinternalᚋbookingᚐSlot(ctx context.Context, sel ast.SelectionSet, v *booking.Slot) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
@@ -11119,6 +13699,13 @@ func (ec *executionContext) marshalOViewer2ᚖopenslotᚋinternalᚋbookingᚐAc
 		return graphql.Null
 	}
 	return ec._Viewer(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOWaitingEntry2ᚖopenslotᚋinternalᚋbookingᚐWaitingEntry(ctx context.Context, sel ast.SelectionSet, v *booking.WaitingEntry) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._WaitingEntry(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalO__EnumValue2ᚕgithubᚗcomᚋ99designsᚋgqlgenᚋgraphqlᚋintrospectionᚐEnumValueᚄ(ctx context.Context, sel ast.SelectionSet, v []introspection.EnumValue) graphql.Marshaler {

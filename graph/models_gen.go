@@ -173,6 +173,50 @@ type HoldSlotPayload struct {
 	Alternatives []booking.Slot `json:"alternatives"`
 }
 
+// The answer to `joinWaitingList`: an entry, or errors.
+type JoinWaitingListPayload struct {
+	// The entry.
+	Entry *booking.WaitingEntry `json:"entry,omitempty"`
+	// False if the patient waited for this already.
+	Joined bool `json:"joined"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
+}
+
+// Which entry to take off the waiting list.
+type LeaveWaitingListInput struct {
+	// The entry.
+	EntryID ID `json:"entryId"`
+}
+
+// The answer to `leaveWaitingList`.
+type LeaveWaitingListPayload struct {
+	// The entry as it is now.
+	Entry *booking.WaitingEntry `json:"entry,omitempty"`
+	// False if it was over before.
+	Changed bool `json:"changed"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
+}
+
+// What to note of which appointment.
+type MarkAppointmentInput struct {
+	// The appointment.
+	AppointmentID ID `json:"appointmentId"`
+	// What to note.
+	Status booking.AppointmentStatus `json:"status"`
+}
+
+// The answer to `markAppointment`.
+type MarkAppointmentPayload struct {
+	// The appointment as it is now.
+	Appointment *booking.Appointment `json:"appointment,omitempty"`
+	// False if it was noted before.
+	Changed bool `json:"changed"`
+	// Why not.
+	Errors []Refusal `json:"errors"`
+}
+
 // Where a page ends.
 type PageInfo struct {
 	// Whether there is more after this page.
@@ -251,6 +295,12 @@ type UnblockPatientPayload struct {
 	Changed bool `json:"changed"`
 }
 
+// The answer to `updateBookingRules`.
+type UpdateBookingRulesPayload struct {
+	// The organization with its rules.
+	Organization *schedule.Organization `json:"organization"`
+}
+
 // What to change of a slot; at least one of `capacity` and `status`.
 type UpdateSlotInput struct {
 	// The slot.
@@ -267,4 +317,22 @@ type UpdateSlotPayload struct {
 	Slot *booking.Slot `json:"slot,omitempty"`
 	// Why not.
 	Errors []Refusal `json:"errors"`
+}
+
+// A page of a waiting list.
+type WaitingListConnection struct {
+	// The page's entries with their cursors.
+	Edges []WaitingListEdge `json:"edges"`
+	// The page's entries.
+	Nodes []booking.WaitingEntry `json:"nodes"`
+	// Where the page ends.
+	PageInfo *PageInfo `json:"pageInfo"`
+}
+
+// An entry in a page.
+type WaitingListEdge struct {
+	// Pass it as `after` to go on from here.
+	Cursor string `json:"cursor"`
+	// The entry.
+	Node *booking.WaitingEntry `json:"node"`
 }

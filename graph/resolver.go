@@ -64,6 +64,23 @@ func appointmentConnection(ctx context.Context, page booking.AppointmentPage, af
 	return c
 }
 
+func waitingConnection(ctx context.Context, page booking.WaitingPage, after *string) *WaitingListConnection {
+	c := &WaitingListConnection{Nodes: page.Entries, PageInfo: pageInfo(page.Entries, page.HasNext, after)}
+	l := loadersOf(ctx)
+	for i := range page.Entries {
+		entry := &page.Entries[i]
+		c.Edges = append(c.Edges, WaitingListEdge{Cursor: entry.Cursor(), Node: entry})
+		l.doctors.expect(entry.DoctorID)
+		l.patients.expect(entry.PatientID)
+		if entry.Offer != nil {
+			l.slots.expect(entry.Offer.SlotID)
+			l.doctors.expect(entry.Offer.DoctorID)
+			l.patients.expect(entry.Offer.PatientID)
+		}
+	}
+	return c
+}
+
 // book is the mutation bookAppointment. asked are the fields of its payload that anybody wants.
 func (r *resolver) book(ctx context.Context, request booking.BookRequest, asked []string) (*BookAppointmentPayload, error) {
 	booked, err := r.Booking.Book(ctx, auth.ActorFrom(ctx), request)

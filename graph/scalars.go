@@ -67,6 +67,12 @@ func UnmarshalAppointmentID(v any) (booking.AppointmentID, error) {
 	return unmarshalID[booking.AppointmentID](v)
 }
 
+// MarshalWaitingID writes the id of an entry of a waiting list.
+func MarshalWaitingID(id booking.WaitingID) graphql.Marshaler { return marshalID(id) }
+
+// UnmarshalWaitingID reads the id of an entry of a waiting list.
+func UnmarshalWaitingID(v any) (booking.WaitingID, error) { return unmarshalID[booking.WaitingID](v) }
+
 // MarshalScheduleID writes the id of a template.
 func MarshalScheduleID(id schedule.ScheduleID) graphql.Marshaler { return marshalID(id) }
 
@@ -208,6 +214,36 @@ func UnmarshalSlotStatus(v any) (booking.SlotStatus, error) {
 		return status, nil
 	}
 	return "", booking.Refuse(booking.Invalid, "Not a SlotStatus: use OPEN, CLOSED or WITHDRAWN.")
+}
+
+// MarshalPlacesReturn writes when places come back.
+func MarshalPlacesReturn(r schedule.PlacesReturn) graphql.Marshaler {
+	return graphql.MarshalString(string(r))
+}
+
+// UnmarshalPlacesReturn reads when places come back.
+func UnmarshalPlacesReturn(v any) (schedule.PlacesReturn, error) {
+	s, _ := v.(string)
+	switch r := schedule.PlacesReturn(s); r {
+	case schedule.AtOnce, schedule.NextRelease:
+		return r, nil
+	}
+	return "", booking.Refuse(booking.Invalid, "Not a PlacesReturn: use AT_ONCE or NEXT_RELEASE.")
+}
+
+// MarshalAttendance writes what is noted of an appointment.
+func MarshalAttendance(s booking.AppointmentStatus) graphql.Marshaler {
+	return graphql.MarshalString(string(s))
+}
+
+// UnmarshalAttendance reads what is to be noted of an appointment.
+func UnmarshalAttendance(v any) (booking.AppointmentStatus, error) {
+	s, _ := v.(string)
+	switch status := booking.AppointmentStatus(s); status {
+	case booking.AppointmentBooked, booking.AppointmentArrived, booking.AppointmentFulfilled, booking.AppointmentNoShow:
+		return status, nil
+	}
+	return "", booking.Refuse(booking.Invalid, "Not an Attendance: use BOOKED, ARRIVED, FULFILLED or NO_SHOW.")
 }
 
 // weekdays are the names of the days, by their number.

@@ -79,6 +79,7 @@ func TestScalars(t *testing.T) {
 	})
 	t.Run("Enums", func(t *testing.T) {
 		reads(t, UnmarshalSlotStatus, MarshalSlotStatus, map[any]string{"OPEN": `"OPEN"`, "CLOSED": `"CLOSED"`}, "", "open", "HELD", int64(1), nil)
+		reads(t, UnmarshalPlacesReturn, MarshalPlacesReturn, map[any]string{"AT_ONCE": `"AT_ONCE"`, "NEXT_RELEASE": `"NEXT_RELEASE"`}, "", "at_once", int64(1), nil)
 		reads(t, UnmarshalWeekday, MarshalWeekday, map[any]string{"MONDAY": `"MONDAY"`, "SUNDAY": `"SUNDAY"`}, "", "monday", int64(1), nil)
 		if d, _ := UnmarshalWeekday("SUNDAY"); d != schedule.Sunday {
 			t.Errorf("SUNDAY is %d", d)

@@ -54,6 +54,29 @@ func (r *mutationResolver) RescheduleAppointment(ctx context.Context, input book
 	return r.reschedule(ctx, input, graphql.CollectAllFields(ctx))
 }
 
+func (r *mutationResolver) JoinWaitingList(ctx context.Context, input booking.WaitingRequest) (*JoinWaitingListPayload, error) {
+	entry, joined, err := r.Booking.JoinWaitingList(ctx, auth.ActorFrom(ctx), input)
+	if err != nil {
+		errs, err := refusals(err)
+		return &JoinWaitingListPayload{Errors: errs}, err
+	}
+	return &JoinWaitingListPayload{Entry: &entry, Joined: joined}, nil
+}
+
+func (r *mutationResolver) LeaveWaitingList(ctx context.Context, input LeaveWaitingListInput) (*LeaveWaitingListPayload, error) {
+	entry, changed, err := r.Booking.LeaveWaitingList(ctx, auth.ActorFrom(ctx), booking.WaitingID(input.EntryID))
+	if err != nil {
+		errs, err := refusals(err)
+		return &LeaveWaitingListPayload{Errors: errs}, err
+	}
+	return &LeaveWaitingListPayload{Entry: &entry, Changed: changed}, nil
+}
+
+func (r *mutationResolver) MarkAppointment(ctx context.Context, input MarkAppointmentInput) (*MarkAppointmentPayload, error) {
+	appointment, changed, errs, err := step(r.Booking.Mark(ctx, auth.ActorFrom(ctx), booking.AppointmentID(input.AppointmentID), input.Status))
+	return &MarkAppointmentPayload{Appointment: appointment, Changed: changed, Errors: errs}, err
+}
+
 func (r *mutationResolver) RegisterPatient(ctx context.Context, input auth.Registration) (*RegisterPatientPayload, error) {
 	patient, created, err := r.Patients.Register(ctx, auth.ActorFrom(ctx), input)
 	return &RegisterPatientPayload{Patient: &patient, Created: created}, err
@@ -62,6 +85,11 @@ func (r *mutationResolver) RegisterPatient(ctx context.Context, input auth.Regis
 func (r *mutationResolver) CreateOrganization(ctx context.Context, input CreateOrganizationInput) (*CreateOrganizationPayload, error) {
 	created, err := r.Schedule.CreateOrganization(ctx, auth.ActorFrom(ctx), input.Name, input.TimeZone)
 	return &CreateOrganizationPayload{Organization: &created}, err
+}
+
+func (r *mutationResolver) UpdateBookingRules(ctx context.Context, input schedule.RulesChange) (*UpdateBookingRulesPayload, error) {
+	changed, err := r.Schedule.UpdateRules(ctx, auth.ActorFrom(ctx), input)
+	return &UpdateBookingRulesPayload{Organization: &changed}, err
 }
 
 func (r *mutationResolver) CreateDoctor(ctx context.Context, input CreateDoctorInput) (*CreateDoctorPayload, error) {
@@ -149,6 +177,21 @@ func (r *queryResolver) Appointments(ctx context.Context, doctorID ID, date book
 	return appointmentConnection(ctx, page, after), err
 }
 
+func (r *queryResolver) WaitingEntry(ctx context.Context, id ID) (*booking.WaitingEntry, error) {
+	return absent(r.Booking.WaitingEntry(ctx, auth.ActorFrom(ctx), booking.WaitingID(id)))
+}
+
+func (r *queryResolver) MyWaitingList(ctx context.Context, first *int, after *string) (*WaitingListConnection, error) {
+	page, err := r.Booking.PatientWaiting(ctx, auth.ActorFrom(ctx), booking.Page{First: value(first), After: value(after)})
+	return waitingConnection(ctx, page, after), err
+}
+
+func (r *queryResolver) WaitingList(ctx context.Context, doctorID ID, first *int, after *string) (*WaitingListConnection, error) {
+	page, err := r.Booking.DoctorWaiting(ctx, auth.ActorFrom(ctx), booking.DoctorID(doctorID),
+		booking.Page{First: value(first), After: value(after)})
+	return waitingConnection(ctx, page, after), err
+}
+
 func (r *subscriptionResolver) Availability(ctx context.Context, doctorIds []ID, from booking.Date, days *int) (<-chan *live.Update, error) {
 	s, err := r.Hub.Subscribe(ctx, watched(doctorIds, from, days))
 	return begun(ctx, s, err)
@@ -173,6 +216,14 @@ func (r *viewerResolver) Organization(ctx context.Context, obj *booking.Actor) (
 	return loadersOf(ctx).organizations.load(ctx, obj.Organization)
 }
 
+func (r *waitingEntryResolver) Doctor(ctx context.Context, obj *booking.WaitingEntry) (*schedule.Doctor, error) {
+	return loadersOf(ctx).doctors.load(ctx, obj.DoctorID)
+}
+
+func (r *waitingEntryResolver) Patient(ctx context.Context, obj *booking.WaitingEntry) (*auth.Patient, error) {
+	return loadersOf(ctx).patients.load(ctx, obj.PatientID)
+}
+
 func (r *resolver) Appointment() AppointmentResolver { return &appointmentResolver{r} }
 
 func (r *resolver) Doctor() DoctorResolver { return &doctorResolver{r} }
@@ -185,6 +236,8 @@ func (r *resolver) Subscription() SubscriptionResolver { return &subscriptionRes
 
 func (r *resolver) Viewer() ViewerResolver { return &viewerResolver{r} }
 
+func (r *resolver) WaitingEntry() WaitingEntryResolver { return &waitingEntryResolver{r} }
+
 type (
 	appointmentResolver  struct{ *resolver }
 	doctorResolver       struct{ *resolver }
@@ -192,4 +245,5 @@ type (
 	queryResolver        struct{ *resolver }
 	subscriptionResolver struct{ *resolver }
 	viewerResolver       struct{ *resolver }
+	waitingEntryResolver struct{ *resolver }
 )

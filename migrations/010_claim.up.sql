@@ -21,11 +21,12 @@
 --
 -- outcome: WON, REPLAYED, UNCHANGED (the patient holds the place already), SLOT_BUSY, LAPSED, or the
 -- code of a refusal. a is the appointment won, replayed, or found in the way where the caller may
--- know of it; opens_at comes with SLOT_NOT_OPEN. full_version is the version of a slot that has no
+-- know of it; opens_at comes with SLOT_NOT_OPEN; rule is the rule of the practice that refuses, if it
+-- is one. full_version is the version of a slot that has no
 -- place left once this is committed; decided_at is the database's clock while the slots were locked.
 --
--- LAPSED: nothing is in the way but a hold that has lapsed, a, or one of the slot's if a is NULL, or
--- what has just gone. That is for release_due, and then the request is to be made again. It is not
+-- LAPSED: nothing is in the way but a hold that has lapsed, a, or something of the slot's that is due
+-- if a is NULL, or what has just gone. That is for release_due, and then the request is to be made again. It is not
 -- done here: whoever ends a hold makes those wait who claim for its patient or referral, and must
 -- not wait for any of them.
 CREATE FUNCTION claim(
@@ -33,7 +34,7 @@ CREATE FUNCTION claim(
     p_hash bytea[], p_organization bigint[], p_registrar text[],
     p_hold boolean[], p_referral text[], p_overlap text[], p_exempt boolean[], p_moved appointment DEFAULT NULL
 ) RETURNS TABLE (
-    outcome text, opens_at timestamptz, full_version bigint, decided_at timestamptz, doctor_id bigint, a appointment
+    outcome text, opens_at timestamptz, rule practice_rule, full_version bigint, decided_at timestamptz, doctor_id bigint, a appointment
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
@@ -41,7 +42,8 @@ DECLARE
     locked time_slot[];    --   its state, which stands while we hold the lock
     owner  bigint[];       --   its organization
     won    int[];          --   places given away by this call
-    lapsed bigint[];       -- those with a hold that has lapsed
+    lapsed bigint[];       -- those with a place that is due: its hold has lapsed, or it is withheld no more
+    ruled  bigint[];       -- organizations with rules on claims
     made   appointment[];
     slot   time_slot;
     v_now  timestamptz;
@@ -74,8 +76,13 @@ BEGIN
     v_now := coalesce(p_now, decided_at);
 
     -- Mostly everybody wins. Then the constraints alone are enough to tell, and if they object to
-    -- anything, nothing has happened and the careful road below finds out to what.
-    IF '' = ALL (p_registrar) AND p_moved.id IS NULL AND NOT EXISTS (
+    -- anything, nothing has happened and the careful road below finds out to what. What they can't
+    -- tell are the rules of a practice, and what overlaps an appointment that is allowed to overlap.
+    IF '' = ALL (p_registrar) AND p_moved.id IS NULL
+       AND NOT EXISTS (SELECT FROM organization g WHERE g.id = ANY (owner) AND g.ruled)
+       AND NOT EXISTS (SELECT FROM appointment x WHERE x.patient_id = ANY (p_patient) AND x.overlap_allowed
+                          AND x.status IN ('HELD', 'BOOKED', 'ARRIVED'))
+       AND NOT EXISTS (
         SELECT FROM (SELECT u, count(*) AS places FROM unnest(p_slot) AS u GROUP BY u) AS w
           LEFT JOIN unnest(locked) AS l ON l.id = w.u
          WHERE (l.status = 'OPEN' AND l.opens_at <= v_now AND l.start_at > v_now
@@ -112,7 +119,7 @@ BEGIN
         won := ARRAY(SELECT count(*) FROM unnest(slots) WITH ORDINALITY AS s (id, n)
                        JOIN unnest(p_slot) AS q ON q = s.id GROUP BY s.n ORDER BY s.n);
         RETURN QUERY
-            SELECT 'WON', NULL::timestamptz, CASE WHEN l.booked_count + w.places = l.capacity THEN l.version + 1 END,
+            SELECT 'WON', NULL::timestamptz, NULL::practice_rule, CASE WHEN l.booked_count + w.places = l.capacity THEN l.version + 1 END,
                    decided_at, l.doctor_id, m
               FROM unnest(made) AS m
               JOIN unnest(locked) AS l ON l.id = m.slot_id
@@ -121,11 +128,15 @@ BEGIN
     ELSE
         lapsed := ARRAY(SELECT s FROM unnest(slots) AS s
                          WHERE (SELECT true FROM appointment x
-                                 WHERE x.slot_id = s AND x.status = 'HELD' AND x.expires_at <= v_now LIMIT 1));
+                                 WHERE x.slot_id = s AND x.status = 'HELD' AND x.expires_at <= v_now LIMIT 1)
+                            OR (SELECT true FROM appointment x
+                                 WHERE x.slot_id = s AND x.returns_at IS NOT NULL AND x.returns_at <= v_now LIMIT 1));
+        ruled := ARRAY(SELECT g.id FROM organization g WHERE g.id = ANY (owner) AND g.ruled);
     END IF;
 
     FOR n IN 1 .. CASE WHEN made IS NULL THEN cardinality(p_slot) ELSE 0 END LOOP
         opens_at := NULL;
+        rule := NULL;
         full_version := NULL;
         i := array_position(slots, p_slot[n]);
         slot := locked[i];
@@ -171,6 +182,16 @@ BEGIN
             ELSE 'SLOT_FULL' END;
         IF outcome = 'SLOT_FULL' THEN              -- its version rises if this call fills it
             full_version := slot.version + (won[i] > 0)::int;
+        END IF;
+        IF outcome = 'WON' AND owner[i] = ANY (ruled) AND p_exempt[n] IS NOT TRUE THEN
+            rule := forbidding_rule(v_now, owner[i], p_patient[n], slot.start_at, p_hold[n]);
+            outcome := coalesce(rule.code, outcome);
+        END IF;
+        IF outcome = 'WON' AND p_overlap[n] IS NULL AND EXISTS (
+            SELECT FROM appointment x
+             WHERE x.patient_id = p_patient[n] AND x.overlap_allowed AND x.during && tstzrange(slot.start_at, slot.end_at)
+               AND x.status IN ('HELD', 'BOOKED', 'ARRIVED') AND (x.status <> 'HELD' OR x.expires_at > v_now)) THEN
+            outcome := 'OVERLAP';                  -- no constraint would tell
         END IF;
         IF outcome <> 'WON' THEN
             RETURN NEXT;

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -31,6 +32,7 @@ type commands struct {
 	} `cmd:"" help:"Change the database's schema."`
 	Organization struct {
 		Create createOrganization `cmd:"" help:"Create an organization."`
+		Rules  bookingRules       `cmd:"" help:"Show what an organization asks of its patients, and change it: give what is to change. 0 is no such rule."`
 	} `cmd:"" help:"Practices and clinics."`
 	Doctor struct {
 		Create createDoctor `cmd:"" help:"Add a doctor to an organization."`
@@ -190,6 +192,54 @@ func (c *createOrganization) Run(at console) error {
 			return err
 		}
 		fmt.Fprintln(at.stdout, made.ID)
+		return nil
+	})
+}
+
+type bookingRules struct {
+	Database
+	Organization  booking.OrganizationID `required:"" placeholder:"ID" help:"The organization's id."`
+	HoldMinutes   *int                   `placeholder:"N" help:"How long a hold lasts: 1 to 1440."`
+	NoticeMinutes *int                   `placeholder:"N" help:"Patients book at least so long before the start: up to 525600."`
+	HorizonDays   *int                   `placeholder:"N" help:"Patients book so many days ahead at most: up to 3650."`
+	CutoffMinutes *int                   `placeholder:"N" help:"Patients cancel and move at least so long before the start: up to 525600."`
+	MaxActive     *int                   `placeholder:"N" help:"Appointments of a patient that are not over: up to 10000."`
+	MaxHolds      *int                   `placeholder:"N" help:"Live holds of a patient: up to 10000."`
+	MaxPerDay     *int                   `placeholder:"N" help:"Appointments of a patient a day: up to 10000."`
+	OfferMinutes  *int                   `placeholder:"N" help:"How long somebody who waits may think an offer over: 1 to 1440."`
+
+	CancelledPlacesReturn *schedule.PlacesReturn `placeholder:"WHEN" help:"When cancelled places come back: AT_ONCE or NEXT_RELEASE."`
+}
+
+func (c *bookingRules) Run(at console) error {
+	change := schedule.RulesChange{Organization: c.Organization, HoldMinutes: c.HoldMinutes, NoticeMinutes: c.NoticeMinutes,
+		HorizonDays: c.HorizonDays, CutoffMinutes: c.CutoffMinutes, MaxActive: c.MaxActive, MaxHolds: c.MaxHolds, MaxPerDay: c.MaxPerDay,
+		OfferMinutes: c.OfferMinutes, CancelledPlacesReturn: c.CancelledPlacesReturn}
+	return c.withPool(at.ctx, func(pool *pgxpool.Pool) (err error) {
+		var o schedule.Organization
+		if service := schedule.New(pool, schedule.Config{}); change.IsEmpty() {
+			o, err = service.Organization(at.ctx, c.Organization)
+		} else {
+			o, err = service.UpdateRules(at.ctx, booking.SystemActor, change)
+		}
+		if err != nil {
+			return err
+		}
+		for _, rule := range []struct {
+			name  string
+			value *int
+		}{
+			{"hold-minutes", &o.HoldMinutes}, {"notice-minutes", o.NoticeMinutes}, {"horizon-days", o.HorizonDays}, {"cutoff-minutes", o.CutoffMinutes},
+			{"max-active", o.MaxActive}, {"max-holds", o.MaxHolds}, {"max-per-day", o.MaxPerDay},
+			{"offer-minutes", &o.OfferMinutes},
+		} {
+			value := "none"
+			if rule.value != nil {
+				value = strconv.Itoa(*rule.value)
+			}
+			fmt.Fprintf(at.stdout, "%-15s%s\n", rule.name, value)
+		}
+		fmt.Fprintf(at.stdout, "cancelled-places-return %s\n", o.CancelledPlacesReturn)
 		return nil
 	})
 }

@@ -50,16 +50,24 @@ func (s *Service) now() *time.Time {
 	return &now
 }
 
-// slotColumns are a slot t as it is with holdsSQL: a place whose hold has lapsed is free, whether or
-// not somebody has written that down.
+// slotColumns are a slot t as it is with holdsSQL: a place whose hold has lapsed, or which is withheld
+// no more, is free, whether or not somebody has written that down.
 const slotColumns = `t.id, t.doctor_id, t.start_at, t.end_at, t.opens_at, t.capacity, t.booked_count - h.lapsed, t.status, t.version`
 
-// holdsSQL joins, to each slot t, how many of its holds have lapsed at z.now, and when the next one
-// will have. It costs a probe of an index for each slot with places taken.
+// awaitedSQL says whether somebody waits for places like those of slot t. What is due in it is theirs,
+// if they fit: that is found out when it is written down, which takes a second at most.
+const awaitedSQL = `EXISTS (SELECT FROM waiting_entry w
+                             WHERE w.doctor_id = t.doctor_id AND w.status IN ('WAITING', 'OFFERED') AND w.during @> t.start_at)`
+
+// holdsSQL joins, to each slot t, how many of its places are due at z.now and nobody's, and when the
+// next one will be due. It costs a probe of two indexes for each slot with places taken.
 const holdsSQL = `
-  LEFT JOIN LATERAL (SELECT (count(*) FILTER (WHERE x.expires_at <= z.now))::int AS lapsed,
-                            min(x.expires_at) FILTER (WHERE x.expires_at > z.now) AS lapses
-                       FROM appointment x WHERE t.booked_count > 0 AND x.slot_id = t.id AND x.status = 'HELD') AS h ON true`
+  LEFT JOIN LATERAL (SELECT (count(*) FILTER (WHERE e.at <= z.now AND NOT ` + awaitedSQL + `))::int AS lapsed,
+                            min(e.at) FILTER (WHERE e.at > z.now) AS lapses
+                       FROM (SELECT x.expires_at AS at FROM appointment x WHERE x.slot_id = t.id AND x.status = 'HELD'
+                             UNION ALL
+                             SELECT x.returns_at FROM appointment x WHERE x.slot_id = t.id AND x.returns_at IS NOT NULL) AS e
+                      WHERE t.booked_count > 0) AS h ON true`
 
 // fields are where slotColumns go.
 func fields(s *booking.Slot) []any {

@@ -87,3 +87,76 @@ func TestListEndsWithAHold(t *testing.T) {
 	p.hold(slot, -time.Minute, 1) // over already
 	same(t, "with holds", lives(), [2]time.Duration{5 * time.Minute, 5 * time.Minute})
 }
+
+// B85: a place that is withheld is in no answer until its time, and then in every one, though nobody
+// has written that down; lists end at that time.
+func TestWithheld(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t, "Europe/Berlin")
+	first, second := p.slot("10-05 12:00", 1, 0), p.slot("10-05 13:00", 2, 0)
+	p.hold(first, time.Hour, 1)
+	p.hold(second, time.Hour, 1)
+	p.exec(`UPDATE appointment SET status = 'CANCELLED', returns_at = $1, expires_at = NULL`, now.Add(10*time.Minute))
+	for after, want := range map[time.Duration]string{
+		10*time.Minute - time.Microsecond: "[13:00] 1 [13:00] []",
+		10 * time.Minute:                  "[12:00 13:00] 3 [13:00] [12:00]",
+	} {
+		s := at(p.pool, now.Add(after))
+		shown := func(slots []booking.Slot) (shown []string) {
+			for _, s := range slots {
+				shown = append(shown, s.StartAt.In(p.loc).Format("15:04"))
+			}
+			return shown
+		}
+		days, err := s.Days(t.Context(), p.doctor, day(t, "2026-10-05"), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var next [2][]string
+		for i, slot := range []booking.SlotID{first, second} {
+			found, err := s.Next(t.Context(), slot, 5)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next[i] = shown(found)
+		}
+		same(t, after.String(), fmt.Sprint(shown(p.day(s, "2026-10-05").Free()), days[0].Free, next[0], next[1]), want)
+	}
+	_, life, err := p.readDay(t.Context(), p.doctor, day(t, "2026-10-05"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "the list's life", life, 10*time.Minute)
+}
+
+// A place that is due and that somebody waits for is in no answer: it is theirs.
+func TestAwaitedIsNotFree(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t, "Europe/Berlin")
+	lapsed, free := p.slot("10-05 12:00", 1, 0), p.slot("10-05 13:00", 2, 1)
+	p.hold(lapsed, time.Minute, 1)
+	s := at(p.pool, now.Add(time.Minute))
+	shown := func() string {
+		t.Helper()
+		days, err := s.Days(t.Context(), p.doctor, day(t, "2026-10-05"), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, err := s.Next(t.Context(), free, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(len(p.day(s, "2026-10-05").Free()), days[0].Free, len(next))
+	}
+	same(t, "nobody waits", shown(), "2 2 1")
+	wait := func(doctor booking.DoctorID, from, to string) {
+		p.exec(`INSERT INTO waiting_entry (doctor_id, organization_id, patient_id, first_day, last_day, during, turn, joined_by, created_at)
+			SELECT $1, 0, id, $2, $3, tstzrange($2::date::timestamptz, $3::date::timestamptz), $4, 'test', $4 FROM patient`, doctor, from, to, now)
+	}
+	wait(p.doctor, "2026-10-06", "2026-10-09")
+	same(t, "somebody waits for other days", shown(), "2 2 1")
+	wait(p.doctor, "2026-10-05", "2026-10-09")
+	same(t, "somebody waits", shown(), "1 1 0")
+	p.exec(`UPDATE waiting_entry SET status = 'LEFT'`)
+	same(t, "nobody waits any more", shown(), "2 2 1")
+}

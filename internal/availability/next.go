@@ -6,8 +6,10 @@ import (
 	"openslot/internal/booking"
 )
 
-// lapsedSQL says whether a hold of slot t has lapsed.
-const lapsedSQL = `(SELECT true FROM appointment x WHERE x.slot_id = t.id AND x.status = 'HELD' AND x.expires_at <= w.now LIMIT 1)`
+// lapsedSQL says whether slot t has a place that is due and nobody's, as holdsSQL counts them.
+const lapsedSQL = `((SELECT true FROM appointment x WHERE x.slot_id = t.id AND x.status = 'HELD' AND x.expires_at <= w.now LIMIT 1)
+                        OR (SELECT true FROM appointment x WHERE x.slot_id = t.id AND x.returns_at IS NOT NULL AND x.returns_at <= w.now LIMIT 1))
+                       AND NOT ` + awaitedSQL
 
 // nextSQL goes along the doctor's slots in both directions from the wanted one, far enough in each
 // for the case that the other has none.

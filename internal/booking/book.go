@@ -52,10 +52,10 @@ func (r BookRequest) hash(hold bool) []byte {
 }
 
 // Book wins a place in a slot for a patient, or refuses: SLOT_FULL, SLOT_CLOSED, SLOT_PAST,
-// SLOT_NOT_OPEN, ALREADY_BOOKED, OVERLAP, REFERRAL_IN_USE, IDEMPOTENCY_KEY_REUSED; NOT_FOUND, also
-// for a slot or patient that is not the actor's; INVALID, UNAUTHENTICATED, FORBIDDEN (an overlap is
-// for staff to allow); OVERLOADED, UNAVAILABLE and OUTCOME_UNKNOWN, after which the same request
-// may be sent again.
+// SLOT_NOT_OPEN, ALREADY_BOOKED, OVERLAP, REFERRAL_IN_USE, IDEMPOTENCY_KEY_REUSED; by the practice's
+// rules for patients TOO_EARLY, TOO_LATE, LIMIT_REACHED; NOT_FOUND, also for a slot or patient that is
+// not the actor's; INVALID, UNAUTHENTICATED, FORBIDDEN (an overlap is for staff to allow); OVERLOADED,
+// UNAVAILABLE and OUTCOME_UNKNOWN, after which the same request may be sent again.
 //
 // A key that has booked before is answered first, whatever has become of the slot since and
 // whatever the gate says.
@@ -193,11 +193,18 @@ func refusal(o outcome) error {
 		return err
 	case Overlap:
 		return Refuse(code, "The patient has another appointment at that time. Cancel it first or choose another slot.")
+	case "NOT_BEGUN":
+		return Refuse(InvalidState, "The appointment has not begun yet. Say so once it has.")
 	case "OTHER_ORGANIZATION":
 		return Refuse(Invalid, "An appointment moves within its practice. Book there, and cancel this one.")
 	case IdempotencyKeyReused:
 		return Refuse(code, "This idempotency key stands for another request. Use a new key for a new request.")
+	case TooEarly, LimitReached:
+		return o.rule.refuse(code)
 	case TooLate:
+		if o.rule.name != nil {
+			return o.rule.refuse(code)
+		}
 		return Refuse(code, "The appointment has begun and can't be changed any more.")
 	case HoldExpired:
 		return Refuse(code, "The hold has lapsed and its place was given back. Choose a slot again.")

@@ -2,29 +2,40 @@
 //
 // A slot is a row of time_slot with a capacity and a count. A booking is won by one
 // conditional update of that row, in the same transaction as the appointment and its event;
-// nothing outside the database ever decides. The states of an appointment so far, and the events
-// that tell of the steps between them:
+// nothing outside the database ever decides. The states of an appointment, and the events that tell
+// of the steps between them:
 //
-//	              BOOKED                    CANCELLED
-//	(none) ── Book ──────────▶ BOOKED ── Cancel ─────────────▶ CANCELLED
-//	   │                         ▲                                 ▲
-//	   │      HELD               │ Confirm  BOOKED                 │ RELEASED
-//	   └── Hold ─────────────▶ HELD ── Release, Cancel ────────────┘
-//	                             │
-//	                             └── its time is over ───────▶ EXPIRED
-//	                                           EXPIRED
+//	          BOOKED                    CANCELLED
+//	── Book ───────────▶ BOOKED ── Cancel ────────────────▶ CANCELLED
+//	                      ▲ │ ▲                                 ▲
+//	                      │ │ └────── Confirm  BOOKED ──┐       │ RELEASED
+//	          HELD        │ │                           │       │
+//	── Hold ──────────────┼─┼───────────────────────▶ HELD ── Release, Cancel
+//	                      │ │                           │
+//	             UNMARKED │ │ Mark                      └── its time is over ──▶ EXPIRED
+//	                      │ ▼                                    EXPIRED
+//	     ┌──▶ ARRIVED ◀──▶ FULFILLED ◀──▶ NO_SHOW ◀──┐
+//	     └───────────────────────────────────────────┘
+//	        ARRIVED        FULFILLED      NO_SHOW
 //
 // Reschedule cancels a BOOKED appointment and books another, of the same root, in one go; that is one
 // event, RESCHEDULED, with both slots. A place is won by the same conditions whichever way somebody
 // comes to it: the function claim has them.
 //
-// Nobody books, holds, confirms, moves or cancels what has begun. An event is named for what has become of
-// the appointment: whoever wants to know of appointments that stand needs BOOKED alone, whether they
-// were held before or not. ARRIVED, FULFILLED and NO_SHOW exist in the tables; nothing leads there yet.
+// A place that comes free while somebody waits for it becomes a hold of theirs, made by the program
+// itself, with the event OFFERED in the place of HELD: an offer (waiting.go). The place of what was
+// booked and is cancelled may be withheld until the practice's next release; it counts as taken until
+// then. That is told by no event of its own.
+//
+// Nobody books, holds, confirms, moves or cancels what has begun, and nobody is marked as missing
+// before. Marks follow each other in any order, and back to BOOKED. An event is named for what has
+// become of the appointment: whoever wants to know of appointments that stand needs BOOKED and
+// RESCHEDULED alone, whether they were held before or not; UNMARKED says that it is BOOKED as before.
 //
 // A hold that has lapsed counts as EXPIRED from that moment, whether or not anybody has written
-// that down: it can't be confirmed, and whoever is hindered by it expires it and goes on. Whoever
-// has it written down ([Service.Expire]) only tells those who look on.
+// that down: it can't be confirmed, and whoever is hindered by it expires it and goes on. So does a
+// place whose time of being withheld is over. Whoever has it written down ([Service.Expire]) only tells
+// those who look on.
 //
 // Every call that books carries an idempotency key, scoped to its caller. The key is stored
 // on the appointment it created, so a call may be repeated after any failure, an unknown

@@ -23,7 +23,9 @@ const (
 	AlreadyBooked Code = "ALREADY_BOOKED"
 	Overlap       Code = "OVERLAP"
 	ReferralInUse Code = "REFERRAL_IN_USE"
-	TooLate       Code = "TOO_LATE"
+	TooEarly      Code = "TOO_EARLY"     // the practice's horizon
+	TooLate       Code = "TOO_LATE"      // it has begun; or the practice's notice or cut-off
+	LimitReached  Code = "LIMIT_REACHED" // how much a practice lets a patient have at once
 	InvalidState  Code = "INVALID_STATE"
 	HoldExpired   Code = "HOLD_EXPIRED"
 
@@ -42,8 +44,8 @@ const (
 // user, rather than a fault of the input, of access or of the system.
 func (c Code) Business() bool {
 	switch c {
-	case SlotFull, SlotIsClosed, SlotPast, SlotNotOpen, AlreadyBooked, Overlap, ReferralInUse, TooLate,
-		InvalidState, HoldExpired, CapacityInUse, ScheduleInUse, IdempotencyKeyReused, RateLimited:
+	case SlotFull, SlotIsClosed, SlotPast, SlotNotOpen, AlreadyBooked, Overlap, ReferralInUse, TooEarly, TooLate,
+		LimitReached, InvalidState, HoldExpired, CapacityInUse, ScheduleInUse, IdempotencyKeyReused, RateLimited:
 		return true
 	default:
 		return false
@@ -56,7 +58,7 @@ type Error struct {
 	Code       Code
 	Message    string
 	RetryAfter time.Duration // when trying again may help; 0 = not said
-	OpensAt    time.Time     // SLOT_NOT_OPEN: when booking opens
+	OpensAt    time.Time     // SLOT_NOT_OPEN, TOO_EARLY: when booking opens
 	Existing   AppointmentID // ALREADY_BOOKED, REFERRAL_IN_USE: the appointment that stands, if it is the patient's
 	Cause      error         // for the log only
 }

@@ -12,13 +12,14 @@ import (
 
 // claimSQL runs the booking rule for all calls: one round trip, one transaction.
 const claimSQL = `
-SELECT outcome, opens_at, full_version, decided_at, ` + appointmentColumns + `
+SELECT outcome, opens_at, ` + ruleColumns + `, full_version, decided_at, ` + appointmentColumns + `
   FROM claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`
 
-// outcome is what the function claim says of one call.
+// outcome is what the functions claim and step say of one call.
 type outcome struct {
 	code        string
 	opensAt     *time.Time // SLOT_NOT_OPEN
+	rule        rule       // TOO_EARLY, TOO_LATE, LIMIT_REACHED
 	full        *int64     // the slot's version, if it has no place left now
 	at          time.Time  // when this was decided, by the database's clock
 	appointment Appointment
@@ -65,6 +66,7 @@ type settling struct {
 // settle answers calls with their outcomes, tells the gate which slots are full, and tries those
 // again that had nothing but lapsed holds in their way.
 func (s *Service) settle(ctx context.Context, calls []*call, outcomes []outcome, how settling) error {
+	s.places.note(outcomes...)
 	var hindered []*call
 	var lapsed []SlotID
 	for i, c := range calls {
@@ -138,7 +140,7 @@ func (s *Service) transact(ctx context.Context, calls []*call, wait bool) (outco
 			return err
 		}
 		outcomes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o outcome, err error) {
-			err = scanAppointment(row, &o.appointment, &o.code, &o.opensAt, &o.full, &o.at)
+			err = scanAppointment(row, &o.appointment, &o.code, &o.opensAt, &o.rule.name, &o.rule.number, &o.rule.moment, &o.full, &o.at)
 			return o, err
 		})
 		return err
@@ -162,7 +164,7 @@ type requests struct {
 	holds     []bool
 	referrals []*string
 	overlaps  []*string
-	exempt    []bool // staff: what a practice asks of its patients does not bind them
+	exempt    []bool
 }
 
 func columns(calls []*call) requests {
@@ -173,7 +175,7 @@ func columns(calls []*call) requests {
 	}
 	for i, c := range calls {
 		r.holds = mark(r.holds, c.hold, i, n)
-		r.exempt = mark(r.exempt, c.actor.Kind == Staff, i, n)
+		r.exempt = mark(r.exempt, c.actor.exempt(), i, n)
 		r.referrals = with(r.referrals, c.request.Referral, i, n)
 		r.overlaps = with(r.overlaps, c.request.OverlapReason, i, n)
 		r.slots[i], r.patients[i], r.keys[i], r.hashes[i] = c.request.Slot, c.request.Patient, c.request.Key, c.hash

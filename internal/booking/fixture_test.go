@@ -121,14 +121,16 @@ func (p *practice) check() {
 		"0 <= booked_count <= capacity": `SELECT count(*) FROM time_slot WHERE booked_count NOT BETWEEN 0 AND capacity`,
 		"one event per change of state, in order, none without": `
 			SELECT count(*) FROM (
-			    SELECT root_id, (array_agg(status ORDER BY id DESC))[1] AS status,
-			           '( RESCHEDULED){' || count(replaces) || '}' AS moved
+			    SELECT root_id, (array_agg(status ORDER BY id DESC))[1] AS status, count(replaces) AS moves
 			      FROM appointment GROUP BY root_id) a FULL JOIN (
-			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
-			 WHERE (e.told ~ CASE a.status
-			            WHEN 'HELD' THEN '^HELD$' WHEN 'EXPIRED' THEN '^HELD EXPIRED$'
-			            WHEN 'CANCELLED' THEN '^((HELD )?BOOKED' || moved || ' CANCELLED|HELD RELEASED)$'
-			            ELSE '^(HELD )?BOOKED' || moved || '$' END) IS NOT TRUE`,
+			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told, count(*) FILTER (WHERE type = 'RESCHEDULED') AS moves
+			      FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
+			 WHERE (a.moves = e.moves AND e.told ~ CASE a.status
+			            WHEN 'HELD' THEN '^(HELD|OFFERED)$' WHEN 'EXPIRED' THEN '^(HELD|OFFERED) EXPIRED$'
+			            WHEN 'CANCELLED' THEN '^(((HELD|OFFERED) )?BOOKED.* CANCELLED|(HELD|OFFERED) RELEASED)$'
+			            WHEN 'BOOKED' THEN '^((HELD|OFFERED) )?BOOKED(.* (RESCHEDULED|UNMARKED))?$'
+			            ELSE '^((HELD|OFFERED) )?BOOKED.* ' || a.status || '$' END
+			        AND e.told !~ '(BOOKED|ARRIVED|FULFILLED|NO_SHOW|UNMARKED) \1|CANCELLED .|EXPIRED .|RELEASED .|(ARRIVED|FULFILLED|NO_SHOW) (RESCHEDULED|CANCELLED)') IS NOT TRUE`,
 		"moves are told from both ends": `
 			SELECT count(*) FROM appointment a FULL JOIN appointment b ON b.id = a.replaced_by
 			 WHERE a.replaced_by IS NOT NULL AND (a.status = 'CANCELLED' AND b.replaces = a.id AND b.root_id = a.root_id) IS NOT TRUE
@@ -136,15 +138,22 @@ func (p *practice) check() {
 		"of a chain of moves only the last is active": `
 			SELECT count(*) FROM (SELECT FROM appointment GROUP BY root_id
 			 HAVING min(id) FILTER (WHERE status IN ('HELD', 'BOOKED', 'ARRIVED')) < max(id)) AS early`,
-		"no two active appointments of a patient overlap, unless it is allowed": `
+		"no active appointment overlaps an earlier one of the patient that stood, unless it is allowed": `
 			SELECT count(*) FROM appointment a JOIN appointment b
 			    ON b.patient_id = a.patient_id AND b.id > a.id AND b.during && a.during
 			 WHERE a.status IN ('HELD', 'BOOKED', 'ARRIVED') AND b.status IN ('HELD', 'BOOKED', 'ARRIVED')
-			   AND NOT a.overlap_allowed AND NOT b.overlap_allowed`,
+			   AND NOT b.overlap_allowed
+			   AND NOT (a.overlap_allowed AND a.status = 'HELD' AND a.expires_at <= b.created_at)`,
 		"a referral has one active appointment": `
 			SELECT count(*) FROM (SELECT FROM appointment
 			 WHERE status IN ('HELD', 'BOOKED', 'ARRIVED') AND referral_id IS NOT NULL
 			 GROUP BY organization_id, referral_id HAVING count(*) > 1) AS twice`,
+		"an entry is offered what is held for its patient, booked or offered once": `
+			SELECT count(*) FROM waiting_entry w JOIN appointment a ON a.id = w.appointment_id
+			 WHERE w.status = 'OFFERED' AND a.status <> 'HELD' OR w.status = 'BOOKED' AND a.status IN ('HELD', 'EXPIRED')
+			    OR a.patient_id <> w.patient_id OR NOT w.during @> lower(a.during)`,
+		"only what is cancelled is withheld": `
+			SELECT count(*) FROM appointment WHERE returns_at IS NOT NULL AND (status <> 'CANCELLED' OR returns_at >= lower(during))`,
 	} {
 		if broken := one[int](p, sql); broken != 0 {
 			p.t.Errorf("%s: broken %d times", rule, broken)

@@ -97,8 +97,8 @@ func (l *lookups) work() {
 }
 
 // knownSQL finds what a call's key has booked, or else the place that its patient has in the slot,
-// or else whether the slot has room: a place that was given back, or held until a moment ago, can be
-// booked at once, whatever a gate still believes.
+// or else whether the slot has room: a place that was given back, or held or withheld until a moment
+// ago, can be booked at once, whatever a gate still believes.
 // The lateral subqueries keep it to a probe of an index each, whatever the planner believes about
 // the size of the table.
 const knownSQL = `
@@ -124,7 +124,10 @@ SELECT k.n, outcome, ` + appointmentColumns + `
                     AND (s.booked_count < s.capacity
                          OR (SELECT true FROM appointment x
                               WHERE x.slot_id = s.id AND x.status = 'HELD'
-                                AND x.expires_at <= coalesce($1, clock_timestamp()) LIMIT 1)))
+                                AND x.expires_at <= coalesce($1, clock_timestamp()) LIMIT 1)
+                         OR (SELECT true FROM appointment x
+                              WHERE x.slot_id = s.id AND x.returns_at IS NOT NULL
+                                AND x.returns_at <= coalesce($1, clock_timestamp()) LIMIT 1)))
                 ORDER BY rank LIMIT 1) AS known`
 
 // find answers the calls of which something is known: a replay, a key that stands for another

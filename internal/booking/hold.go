@@ -13,7 +13,8 @@ func (s *Service) Hold(ctx context.Context, actor Actor, r BookRequest) (Booking
 
 // Confirm books what is held. Confirming again changes nothing. It refuses with HOLD_EXPIRED once
 // the hold has lapsed, however long ago; TOO_LATE when the slot has begun; INVALID_STATE for a hold
-// that was given back; else as Cancel does.
+// that was given back; else as Cancel does. The practice's rules were asked when the place was held:
+// a hold that stands can be confirmed, though its notice may have begun since.
 func (s *Service) Confirm(ctx context.Context, actor Actor, id AppointmentID) (Step, error) {
 	return s.step(ctx, actor, stepConfirm, id, "")
 }

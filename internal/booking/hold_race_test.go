@@ -15,7 +15,7 @@ import (
 // like is an instance on the same road as another, at another time.
 func (p *practice) like(other *Service, now time.Time) *Service {
 	config := patient(now)
-	config.Plain = other.batcher == nil
+	config.Plain, config.unkeyed = other.batcher == nil, other.stripes == nil
 	return New(p.pool, config)
 }
 

@@ -16,7 +16,7 @@ func (m *model) reschedule(c *modelClaim, to int) (Code, bool) {
 		return HoldExpired, false
 	case state != AppointmentBooked:
 		return InvalidState, false
-	case !m.slots[c.slot].start.After(m.now):
+	case !m.slots[c.slot].start.After(m.now), m.cutOff(c):
 		return TooLate, false
 	}
 	c.status = AppointmentCancelled // so that it is in nobody's way
@@ -46,4 +46,46 @@ func (m *model) playMove(t *rapid.T, p *practice, s *Service, some func() *model
 		t.Fatalf("%+v does not replace appointment %d", b.Appointment, c.id)
 	}
 	m.claims = append(m.claims, &modelClaim{id: b.Appointment.ID, slot: to, owner: c.owner, referral: c.referral, status: AppointmentBooked, move: r})
+}
+
+// mark is what a mark comes to.
+func (m *model) mark(c *modelClaim, status AppointmentStatus) (Code, bool) {
+	begun := !m.slots[c.slot].start.After(m.now)
+	switch state := m.state(c); {
+	case state == status:
+		return "", false
+	case state == AppointmentExpired:
+		return HoldExpired, false
+	case state == AppointmentHeld || state == AppointmentCancelled,
+		!begun && (status == AppointmentNoShow || status == AppointmentFulfilled && state != AppointmentArrived):
+		return InvalidState, false
+	}
+	if (status == AppointmentBooked || status == AppointmentArrived) && !m.active(c) { // what has been booked since?
+		other := func(is func(*modelClaim) bool) bool {
+			return m.find(func(x *modelClaim) bool { return x != c && is(x) }) != nil
+		}
+		switch {
+		case other(func(x *modelClaim) bool { return x.slot == c.slot && x.owner == c.owner }):
+			return AlreadyBooked, false
+		case other(func(x *modelClaim) bool { return c.referral != "" && x.referral == c.referral }):
+			return ReferralInUse, false
+		case other(func(x *modelClaim) bool {
+			return x.owner == c.owner && m.slots[x.slot].start.Equal(m.slots[c.slot].start)
+		}):
+			return Overlap, false
+		}
+	}
+	c.status = status
+	return "", true
+}
+
+// playMark has the desk note something of an appointment.
+func (m *model) playMark(t *rapid.T, p *practice, s *Service, some func() *modelClaim) {
+	c := some()
+	status := rapid.SampledFrom([]AppointmentStatus{AppointmentBooked, AppointmentArrived, AppointmentFulfilled, AppointmentNoShow}).Draw(t, "mark")
+	want, changed := m.mark(c, status)
+	got, err := s.Mark(context.Background(), p.staff(), c.id, status)
+	if code(err) != want || want == "" && (got.Changed != changed || got.Appointment.Status != status) {
+		t.Fatalf("mark of appointment %d as %s: %+v, %v; want %q, %v", c.id, status, got, err, want, changed)
+	}
 }

@@ -18,6 +18,7 @@ type model struct {
 	now    time.Time
 	slots  []modelSlot
 	claims []*modelClaim
+	rules  modelRules
 }
 
 type modelSlot struct {
@@ -62,7 +63,7 @@ func (m *model) state(c *modelClaim) AppointmentStatus {
 }
 
 func (m *model) active(c *modelClaim) bool {
-	return slices.Contains([]AppointmentStatus{AppointmentHeld, AppointmentBooked}, m.state(c))
+	return slices.Contains([]AppointmentStatus{AppointmentHeld, AppointmentBooked, AppointmentArrived}, m.state(c))
 }
 
 // find is an active claim of which something is true, or nil.
@@ -77,7 +78,7 @@ func (m *model) find(is func(*modelClaim) bool) *modelClaim {
 func (m *model) free(slot int) int {
 	free := m.slots[slot].capacity
 	for _, c := range m.claims {
-		if c.slot == slot && m.active(c) {
+		if c.slot == slot && m.state(c) != AppointmentCancelled && m.state(c) != AppointmentExpired {
 			free--
 		}
 	}
@@ -97,6 +98,8 @@ func (m *model) claim(owner Actor, slot int, hold bool, referral string) (Code, 
 		return AlreadyBooked, own
 	case m.free(slot) == 0:
 		return SlotFull, nil
+	case m.forbidden(owner, slot, hold) != "":
+		return m.forbidden(owner, slot, hold), nil
 	case m.find(func(c *modelClaim) bool { return referral != "" && c.referral == referral }) != nil:
 		return ReferralInUse, nil
 	case m.find(func(c *modelClaim) bool { return c.owner == owner && m.slots[c.slot].start.Equal(m.slots[slot].start) }) != nil:
@@ -119,6 +122,8 @@ func (m *model) step(step string, c *modelClaim) (Code, bool) {
 	case state != AppointmentHeld && (state != AppointmentBooked || step != stepCancel):
 		return InvalidState, false
 	case !m.slots[c.slot].start.After(m.now):
+		return TooLate, false
+	case state == AppointmentBooked && m.cutOff(c):
 		return TooLate, false
 	}
 	c.status = goal
@@ -162,6 +167,7 @@ func play(t *rapid.T, p *practice, m *model) {
 	services := []*Service{New(p.pool, config), New(p.pool, config)}
 	patients := p.patients(4)
 	run := fmt.Sprint(m.slots[0].id)
+	m.setRules(p) // none so far
 	any := func() *Service { return rapid.SampledFrom(services).Draw(t, "instance") }
 	some := func() *modelClaim {
 		if len(m.claims) == 0 {
@@ -209,7 +215,10 @@ func play(t *rapid.T, p *practice, m *model) {
 		"release": func(*rapid.T) { step(stepRelease) },
 		"cancel":  func(*rapid.T) { step(stepCancel) },
 		"move":    func(*rapid.T) { m.playMove(t, p, any(), some) },
+		"mark":    func(*rapid.T) { m.playMark(t, p, any(), some) },
+		"mark 2":  func(*rapid.T) { m.playMark(t, p, any(), some) },
 		"move 2":  func(*rapid.T) { m.playMove(t, p, any(), some) },
+		"rules":   func(t *rapid.T) { m.playRules(t, p) },
 		"retry": func(*rapid.T) {
 			c := some()
 			b, err := c.again(ctx, any())

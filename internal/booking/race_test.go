@@ -34,11 +34,12 @@ func together(n int, call func(i int)) {
 // roads are the ways a booking can go; every race is run on each.
 var roads = map[string]struct {
 	plain     bool
+	unkeyed   bool // nobody takes turns in the process
 	instances int
 }{
-	"Batched":      {false, 1},
-	"TwoInstances": {false, 2},
-	"Plain":        {true, 1},
+	"Batched":      {false, false, 1},
+	"TwoInstances": {false, true, 2},
+	"Plain":        {true, false, 1},
 }
 
 // onEachRoad runs the race on every road. service is the instance that caller i talks to; nobody
@@ -49,7 +50,7 @@ func onEachRoad(t *testing.T, race func(t *testing.T, p *practice, service func(
 			t.Parallel()
 			p := newPractice(t)
 			config := patient(now)
-			config.Plain = road.plain
+			config.Plain, config.unkeyed = road.plain, road.unkeyed
 			var services []*Service
 			for range road.instances {
 				services = append(services, New(p.pool, config))

@@ -43,10 +43,11 @@ func (r RescheduleRequest) hash() []byte {
 // never in its own way. Its own slot again is a success that changes nothing; the answer is then the
 // same appointment, as replayed.
 //
-// Who may cancel may reschedule. It refuses as Book does for the new slot; with TOO_LATE once the
-// appointment has begun, HOLD_EXPIRED for a hold that has lapsed, INVALID_STATE for what is not
-// booked, a hold included: that is given back and another made; INVALID for a slot of another
-// practice: that is to be booked there; NOT_FOUND, also for an appointment that is not the actor's.
+// Who may cancel may reschedule. It refuses as Book does for the new slot, but no limit counts the
+// appointment that moves; with TOO_LATE once that has begun, for patients also after the practice's
+// cut-off; HOLD_EXPIRED for a hold that has lapsed, INVALID_STATE for what is not booked, a hold
+// included: that is given back and another made; INVALID for a slot of another practice: that is to be
+// booked there; NOT_FOUND, also for an appointment that is not the actor's.
 func (s *Service) Reschedule(ctx context.Context, actor Actor, r RescheduleRequest) (Booking, error) {
 	r, err := r.admit(actor)
 	if err != nil {
@@ -69,6 +70,11 @@ func (s *Service) Reschedule(ctx context.Context, actor Actor, r RescheduleReque
 			return c.booking, c.err
 		}
 	}
+	give, err := s.stripes.take(ctx, key{keySlot, int64(moved.SlotID)}, key{keySlot, int64(r.To)})
+	if err != nil {
+		return Booking{}, err
+	}
+	defer give()
 	if err := s.move(ctx, c, moved.ID); err != nil {
 		return Booking{}, fmt.Errorf("booking: reschedule appointment %d: %w", moved.ID, err)
 	}
@@ -118,7 +124,7 @@ func (s *Service) moved(ctx context.Context, actor Actor, r RescheduleRequest) (
 
 // rescheduleSQL runs the rule of a move: one round trip, one transaction.
 const rescheduleSQL = `
-SELECT outcome, opens_at, full_version, decided_at, ` + appointmentColumns + `
+SELECT outcome, opens_at, ` + ruleColumns + `, full_version, decided_at, ` + appointmentColumns + `
   FROM reschedule($1, $2, $3, $4, $5, $6, $7, $8, $9, nullif($10, ''), $11)`
 
 // move answers the call with the appointment's move to the call's slot. What has nothing but lapsed
@@ -133,9 +139,10 @@ func (s *Service) move(ctx context.Context, c *call, id AppointmentID) error {
 		err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, rerun bool) error {
 			again = rerun
 			row := conn.QueryRow(ctx, rescheduleSQL, s.now(), id, sees.patient, sees.organization, sees.registrar,
-				c.request.Slot, c.request.Key, c.actor.Caller(), c.hash, c.request.OverlapReason, c.actor.Kind == Staff)
+				c.request.Slot, c.request.Key, c.actor.Caller(), c.hash, c.request.OverlapReason, c.actor.exempt())
 			o = outcome{}
-			return scanAppointment(row, &o.appointment, &o.code, &o.opensAt, &o.full, &o.at)
+			return scanAppointment(row, &o.appointment, &o.code, &o.opensAt,
+				&o.rule.name, &o.rule.number, &o.rule.moment, &o.full, &o.at)
 		})
 		switch {
 		case err != nil:
@@ -150,6 +157,7 @@ func (s *Service) move(ctx context.Context, c *call, id AppointmentID) error {
 			}
 		default:
 			s.hear(c.request.Slot, o)
+			s.places.note(o)
 			c.settle(o, again)
 			return nil
 		}

@@ -169,7 +169,9 @@ func TestMovesOfOne(t *testing.T) {
 				t.Fatalf("%v won, %d by themselves; counts %d %d %d", won, fresh, p.count(slots[0]), p.count(slots[1]), p.count(slots[2]))
 			}
 			p.exec(`UPDATE time_slot SET status = 'WITHDRAWN' WHERE id = ANY ($1)`, slots)
-			p.exec(`UPDATE appointment SET status = 'FULFILLED' WHERE status = 'BOOKED'`)
+			for id := range won {
+				must(p.service.Cancel(context.Background(), patient, CancelRequest{Appointment: id}))
+			}
 		}
 		p.check()
 	})
@@ -214,13 +216,13 @@ func crossing(p *practice, service func(i int) *Service, moves int) ([]time.Dura
 // Moves that cross deadlock nowhere, so none takes much longer than another.
 func TestCrossingMoves(t *testing.T) {
 	t.Parallel()
-	impatient := func(p *practice, plain bool) *Service { // hears of the first collision
+	impatient := func(p *practice, unkeyed bool) *Service { // hears of the first collision
 		config := patient(now)
-		config.Plain, config.Persist = plain, time.Nanosecond
+		config.unkeyed, config.Persist = unkeyed, time.Nanosecond
 		return New(p.pool, config)
 	}
 	onEachRoad(t, func(t *testing.T, p *practice, service func(i int) *Service) {
-		services := []*Service{impatient(p, service(0).batcher == nil), impatient(p, service(1).batcher == nil)}
+		services := []*Service{impatient(p, service(0).stripes == nil), impatient(p, service(1).stripes == nil)}
 		if service(0) == service(1) {
 			services[1] = services[0]
 		}

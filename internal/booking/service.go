@@ -15,8 +15,8 @@ import (
 type Config struct {
 	// Now is what time it is; nil = the database's clock, which all instances share.
 	Now func() time.Time
-	// AcquireWait is how long a call waits for a connection before it is refused as
-	// OVERLOADED. 0 = 500 ms.
+	// AcquireWait is how long a call waits for its turn in the process, and how long for a
+	// connection, before it is refused as OVERLOADED. 0 = 500 ms.
 	AcquireWait time.Duration
 	// Gate is asked before the database is; nil = everybody is let through.
 	Gate Gate
@@ -26,6 +26,8 @@ type Config struct {
 	// Persist is how long a call is run again after its connection broke or its transaction
 	// was sacrificed to another's. 0 = 2 s.
 	Persist time.Duration
+
+	unkeyed bool // no turns are taken in the process: for tests, which must pass without
 }
 
 // Service books, cancels and reads appointments.
@@ -34,6 +36,8 @@ type Service struct {
 	config  Config
 	batcher *batcher // nil on the plain road
 	lookups lookups
+	stripes *stripes
+	places  *places
 }
 
 // New makes a service on a pool that reaches the primary.
@@ -50,6 +54,10 @@ func New(pool *pgxpool.Pool, config Config) *Service {
 		s.batcher = newBatcher(func(calls []*call, wait bool) error {
 			return s.execute(context.Background(), calls, wait)
 		})
+	}
+	if !config.unkeyed {
+		s.stripes = newStripes(stripeCount, config.AcquireWait)
+		s.places = &places{ring: make([]place, placeCount)}
 	}
 	return s
 }

@@ -229,16 +229,19 @@ func (c *clinic) check() {
 	for rule, sql := range map[string]string{
 		"booked_count = occupying appointments": `
 			SELECT count(*) FROM time_slot s LEFT JOIN (SELECT slot_id, count(*) AS n FROM appointment
-			    WHERE status NOT IN ('CANCELLED', 'EXPIRED') GROUP BY slot_id) a ON a.slot_id = s.id
+			    WHERE status NOT IN ('CANCELLED', 'EXPIRED') OR returns_at IS NOT NULL GROUP BY slot_id) a ON a.slot_id = s.id
 			 WHERE s.booked_count <> coalesce(a.n, 0) OR s.booked_count > s.capacity`,
 		"one event per change of state": `
 			SELECT count(*) FROM (
-			    SELECT root_id, (array_agg(status ORDER BY id DESC))[1] AS status, '( RESCHEDULED){' || count(replaces) || '}' AS moved
+			    SELECT root_id, (array_agg(status ORDER BY id DESC))[1] AS status, count(replaces) AS moves
 			      FROM appointment GROUP BY root_id) a FULL JOIN (
-			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
-			 WHERE (e.told ~ CASE a.status WHEN 'HELD' THEN '^HELD$' WHEN 'EXPIRED' THEN '^HELD EXPIRED$'
-			            WHEN 'CANCELLED' THEN '^((HELD )?BOOKED' || moved || ' CANCELLED|HELD RELEASED)$'
-			            ELSE '^(HELD )?BOOKED' || moved || '$' END) IS NOT TRUE`,
+			    SELECT root_id, string_agg(type, ' ' ORDER BY id) AS told, count(*) FILTER (WHERE type = 'RESCHEDULED') AS moves
+			      FROM outbox_event GROUP BY root_id) e ON e.root_id = a.root_id
+			 WHERE (a.moves = e.moves AND e.told ~ CASE a.status
+			            WHEN 'HELD' THEN '^(HELD|OFFERED)$' WHEN 'EXPIRED' THEN '^(HELD|OFFERED) EXPIRED$'
+			            WHEN 'CANCELLED' THEN '^(((HELD|OFFERED) )?BOOKED.* CANCELLED|(HELD|OFFERED) RELEASED)$'
+			            WHEN 'BOOKED' THEN '^((HELD|OFFERED) )?BOOKED(.* (RESCHEDULED|UNMARKED))?$'
+			            ELSE '^((HELD|OFFERED) )?BOOKED.* ' || a.status || '$' END) IS NOT TRUE`,
 	} {
 		if n := scan[int](c, sql); n != 0 {
 			c.t.Errorf("%s: off by %d", rule, n)

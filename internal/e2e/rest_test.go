@@ -26,6 +26,7 @@ func TestTransportsAgree(t *testing.T) {
 		c.exec(`UPDATE time_slot SET status = 'CLOSED' WHERE id = $1`, slots[4])
 		c.exec(`UPDATE time_slot SET opens_at = now() + interval '1 hour' WHERE id = $1`, slots[5])
 		day := scan[string](c, `SELECT (start_at AT TIME ZONE 'Europe/Berlin')::date::text FROM time_slot WHERE id = $1`, slots[2])
+		later := scan[string](c, `SELECT ($1::date + 2)::text`, day)
 		partner := c.token("partner", "portal")
 		elsewhere := *c // another doctor's slots at the same times
 		elsewhere.doctor = scan[int64](c, `INSERT INTO doctor (organization_id, name) VALUES ($1, 'Dr. Another') RETURNING id`, c.organization)
@@ -44,7 +45,7 @@ func TestTransportsAgree(t *testing.T) {
 			return got
 		}
 		lapse := func(id string) {
-			c.exec(`UPDATE appointment SET expires_at = clock_timestamp() - interval '1 second' WHERE id = $1 AND status = 'HELD'`, id)
+			c.exec(`UPDATE appointment SET expires_at = clock_timestamp() WHERE id = $1 AND status = 'HELD'`, id)
 		}
 		// What chance seldom leads to.
 		sure := c.token("patient", "sure")
@@ -55,11 +56,23 @@ func TestTransportsAgree(t *testing.T) {
 		held := note(through.claim(api, sure, place{slot: slots[1], key: "lapses", hold: true}))
 		lapse(held.Appointment)
 		note(through.step(api, sure, "confirm", held.Appointment))
+		sure = c.token("patient", "moves") // has five keys of their own
 		booked := note(through.claim(api, sure, place{slot: slots[2], key: "moves", referral: "R-S"}))
 		for n, m := range []move{{id: booked.Appointment, to: slots[3]}, {referral: "R-S", from: slots[3], to: slots[2]}, {id: booked.Appointment, to: slots[3]}} {
 			m.key = []string{"m0", "m1", "m0"}[n]
 			note(through.move(api, sure, m))
 		}
+		ruled := c.token("patient", "ruled")
+		bound := note(through.claim(api, ruled, place{slot: slots[0], key: "b"}))
+		for n, rule := range []string{"horizon_days = 1", "horizon_days = NULL, notice_minutes = 525600, cutoff_minutes = 525600"} {
+			c.exec(`UPDATE organization SET ` + rule)
+			note(through.claim(api, ruled, place{slot: slots[8], key: "k", hold: n == 0}))
+			note(through.move(api, ruled, move{id: bound.Appointment, to: slots[8], key: "m"}))
+		}
+		note(through.cancel(api, ruled, bound.Appointment, ""))
+		c.exec(`UPDATE organization SET notice_minutes = NULL, cutoff_minutes = NULL, max_active = 1`)
+		note(through.claim(api, ruled, place{slot: slots[8], key: "k", hold: true}))
+		c.exec(`UPDATE organization SET max_active = 4, max_holds = 1`)
 		patientOf := map[string]int{} // by appointment
 		random := rand.New(rand.NewPCG(seed, 1))
 		for range 1000 {
@@ -84,7 +97,13 @@ func TestTransportsAgree(t *testing.T) {
 			reason := []string{"", "away"}[random.IntN(2)]
 			var got told
 			made := false // an appointment
-			switch random.IntN(17) {
+			switch random.IntN(22) {
+			case 17, 18:
+				status := []string{"BOOKED", "ARRIVED", "FULFILLED", "NO_SHOW"}[random.IntN(4)]
+				if random.IntN(3) > 0 {
+					token = desk
+				}
+				got = through.mark(api, token, id, status)
 			case 14, 15, 16:
 				made = true
 				m := move{id: id, to: p.slot, overlap: p.overlap}
@@ -100,6 +119,15 @@ func TestTransportsAgree(t *testing.T) {
 				got = through.move(api, token, m)
 			case 0, 1, 2, 3, 4, 5, 6:
 				got, made = through.claim(api, token, p), true
+			case 19, 20:
+				got = through.join(api, token, wish{doctor: c.doctor, patient: patient, from: day, to: []string{day, later}[random.IntN(2)]})
+			case 21:
+				entry := strconv.Itoa(1 + random.IntN(40))
+				if token != "" {
+					if got = through.entry(api, token, entry); random.IntN(3) == 0 {
+						got = through.leave(api, token, entry)
+					}
+				}
 			case 7, 8:
 				got = through.cancel(api, token, id, reason)
 			case 9, 10:
@@ -123,6 +151,7 @@ func TestTransportsAgree(t *testing.T) {
 			`SELECT concat_ws(' ', id, slot_id, patient_id, status, idempotency_key, booked_by, cancelled_by, cancel_reason,
 			    replaces, replaced_by, root_id, referral_id, overlap_reason, expires_at IS NULL) FROM appointment ORDER BY id`,
 			`SELECT concat_ws(' ', id, root_id, type) FROM outbox_event ORDER BY id`,
+			`SELECT concat_ws(' ', id, patient_id, first_day, last_day, status, appointment_id, joined_by) FROM waiting_entry ORDER BY id`,
 			`SELECT concat_ws(' ', id, booked_count, version) FROM time_slot ORDER BY id`,
 		} {
 			rows, err := c.pool.Query(t.Context(), sql)
@@ -150,7 +179,7 @@ func TestTransportsAgree(t *testing.T) {
 	}
 	t.Logf("%v", outcomes)
 	for _, code := range []string{"", "SLOT_FULL", "SLOT_CLOSED", "SLOT_NOT_OPEN", "NOT_FOUND", "UNAUTHENTICATED", "INVALID", "IDEMPOTENCY_KEY_REUSED",
-		"FORBIDDEN", "ALREADY_BOOKED", "OVERLAP", "REFERRAL_IN_USE", "HOLD_EXPIRED", "INVALID_STATE"} {
+		"FORBIDDEN", "ALREADY_BOOKED", "OVERLAP", "REFERRAL_IN_USE", "TOO_EARLY", "TOO_LATE", "LIMIT_REACHED", "HOLD_EXPIRED", "INVALID_STATE"} {
 		if outcomes[code] == 0 {
 			t.Errorf("nothing came to %q: the calls are not random enough", code)
 		}

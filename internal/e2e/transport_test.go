@@ -47,6 +47,7 @@ type told struct {
 	ReplacedBy  string
 	Replayed    bool
 	Free        string // id:free of the slots of a list
+	Entry       string // of a waiting list
 }
 
 // place is what is to be booked or held.
@@ -69,9 +70,13 @@ type transport interface {
 	step(base, token, step, id string) told // confirm or release
 	cancel(base, token, id, reason string) told
 	move(base, token string, m move) told
+	mark(base, token, id, status string) told
 	show(base, token, id string) told
 	list(base string, doctor int64, day string) told
 	register(base, token, subject string) (patient int64)
+	join(base, token string, w wish) told // Replayed: they have just joined
+	leave(base, token, id string) told
+	entry(base, token, id string) told // of a waiting list
 }
 
 type overGraphQL struct{}
@@ -154,6 +159,11 @@ func (overGraphQL) move(base, token string, m move) told {
 	}
 	return toldBy(ask(base, token, `mutation ($in: RescheduleAppointmentInput!) { rescheduleAppointment(input: $in) { appointment { `+appointmentFields+` } replayed errors { code } } }`,
 		map[string]any{"in": input}), "rescheduleAppointment")
+}
+
+func (overGraphQL) mark(base, token, id, status string) told {
+	return toldBy(ask(base, token, `mutation ($in: MarkAppointmentInput!) { markAppointment(input: $in) { appointment { `+appointmentFields+` } errors { code } } }`,
+		map[string]any{"in": map[string]any{"appointmentId": id, "status": status}}), "markAppointment")
 }
 
 func (overGraphQL) show(base, token, id string) told {
@@ -260,6 +270,11 @@ func (overREST) move(base, token string, m move) told {
 	t := toldByREST(a)
 	t.Replayed = a.status == http.StatusOK
 	return t
+}
+
+func (overREST) mark(base, token, id, status string) told {
+	body, _ := json.Marshal(map[string]string{"status": status})
+	return toldByREST(rest(base, token, "PUT", "/api/appointments/"+id+"/attendance", "", string(body)))
 }
 
 func (overREST) show(base, token, id string) told {

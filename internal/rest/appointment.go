@@ -3,6 +3,7 @@ package rest
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -161,6 +162,31 @@ func (h *Handler) cancel(in *request, reason string) (reply, error) {
 	return h.step(in, func(ctx context.Context, actor booking.Actor, id booking.AppointmentID) (booking.Step, error) {
 		return h.Booking.Cancel(ctx, actor, booking.CancelRequest{Appointment: id, Reason: reason})
 	})
+}
+
+func markAppointment(h *Handler, in *request) (reply, error) {
+	var status attendance
+	in.object(member{"status", &status, "BOOKED, ARRIVED, FULFILLED or NO_SHOW", true})
+	return h.step(in, func(ctx context.Context, actor booking.Actor, id booking.AppointmentID) (booking.Step, error) {
+		return h.Booking.Mark(ctx, actor, id, booking.AppointmentStatus(status))
+	})
+}
+
+// attendance is a status that can be noted of an appointment.
+type attendance booking.AppointmentStatus
+
+// UnmarshalJSON takes one that can.
+func (a *attendance) UnmarshalJSON(text []byte) error {
+	var s booking.AppointmentStatus
+	if err := json.Unmarshal(text, &s); err != nil {
+		return err
+	}
+	switch s {
+	case booking.AppointmentBooked, booking.AppointmentArrived, booking.AppointmentFulfilled, booking.AppointmentNoShow:
+		*a = attendance(s)
+		return nil
+	}
+	return errors.New("no attendance")
 }
 
 // step answers with the path's appointment after it was taken to another state.

@@ -21,11 +21,8 @@ func listDoctors(h *Handler, in *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	body := doctorPageJSON{Doctors: make([]doctorJSON, len(found.Doctors)), Next: next(found.Doctors, found.HasNext)}
-	for i, d := range found.Doctors {
-		body.Doctors[i] = doctor(d)
-	}
-	return reply{body: body, public: true}, nil
+	doctors, err := h.doctors(in, found.Doctors)
+	return reply{body: doctorPageJSON{doctors, next(found.Doctors, found.HasNext)}, public: true}, err
 }
 
 func getDoctor(h *Handler, in *request) (reply, error) {
@@ -35,7 +32,28 @@ func getDoctor(h *Handler, in *request) (reply, error) {
 		return reply{}, err
 	}
 	found, err := h.Schedule.Doctor(in.Context(), id)
-	return reply{body: doctor(found), public: true}, err
+	if err != nil {
+		return reply{}, err
+	}
+	doctors, err := h.doctors(in, []schedule.Doctor{found})
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: doctors[0], public: true}, nil
+}
+
+// doctors are doctors with the rules of their organizations.
+func (h *Handler) doctors(in *request, found []schedule.Doctor) ([]doctorJSON, error) {
+	ids := make([]booking.OrganizationID, len(found))
+	for i, d := range found {
+		ids[i] = d.OrganizationID
+	}
+	organizations, err := h.Schedule.OrganizationsByID(in.Context(), ids)
+	list := make([]doctorJSON, len(found))
+	for i, d := range found {
+		list[i] = doctor(d, organizations[d.OrganizationID])
+	}
+	return list, err
 }
 
 func listSlots(h *Handler, in *request) (reply, error) {

@@ -33,8 +33,10 @@ var kinds = map[booking.Code]kind{
 	booking.AlreadyBooked: {http.StatusConflict, "The patient has this slot already"},
 	booking.Overlap:       {http.StatusConflict, "The patient has another appointment at that time"},
 	booking.ReferralInUse: {http.StatusConflict, "The referral has an appointment already"},
+	booking.TooEarly:      {http.StatusConflict, "Too early for this"},
 	booking.TooLate:       {http.StatusConflict, "Too late for this"},
 	booking.InvalidState:  {http.StatusConflict, "Not in this state"},
+	booking.LimitReached:  {http.StatusConflict, "A limit is reached"},
 	booking.CapacityInUse: {http.StatusConflict, "More places are taken than that"},
 	booking.ScheduleInUse: {http.StatusConflict, "The period has a schedule already"},
 

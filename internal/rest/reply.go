@@ -112,10 +112,24 @@ type doctorJSON struct {
 	Name           string                 `json:"name"`
 	Specialty      string                 `json:"specialty"`
 	TimeZone       string                 `json:"timeZone"`
+	BookingRules   bookingRulesJSON       `json:"bookingRules"`
 }
 
-func doctor(d schedule.Doctor) doctorJSON {
-	return doctorJSON{d.ID, d.OrganizationID, d.Name, d.Specialty, d.TimeZone}
+type bookingRulesJSON struct {
+	HoldMinutes   int  `json:"holdMinutes"`
+	NoticeMinutes *int `json:"noticeMinutes"`
+	HorizonDays   *int `json:"horizonDays"`
+	CutoffMinutes *int `json:"cutoffMinutes"`
+	MaxActive     *int `json:"maxActive"`
+	MaxHolds      *int `json:"maxHolds"`
+	MaxPerDay     *int `json:"maxPerDay"`
+	OfferMinutes  int  `json:"offerMinutes"`
+
+	CancelledPlacesReturn schedule.PlacesReturn `json:"cancelledPlacesReturn"`
+}
+
+func doctor(d schedule.Doctor, o schedule.Organization) doctorJSON {
+	return doctorJSON{d.ID, d.OrganizationID, d.Name, d.Specialty, d.TimeZone, bookingRulesJSON(o.BookingRules)}
 }
 
 type doctorPageJSON struct {

@@ -65,6 +65,7 @@ var operations = map[string]map[string]operation{
 	"/api/doctors/{doctorId}/slots":                {http.MethodGet: listSlots},
 	"/api/doctors/{doctorId}/days":                 {http.MethodGet: listDays},
 	"/api/doctors/{doctorId}/appointments":         {http.MethodGet: listDoctorAppointments},
+	"/api/doctors/{doctorId}/waiting":              {http.MethodGet: listDoctorWaiting},
 	"/api/slots/{slotId}/alternatives":             {http.MethodGet: listAlternatives},
 	"/api/availability":                            {http.MethodGet: watchAvailability},
 	"/api/appointments":                            {http.MethodGet: listAppointments, http.MethodPost: bookAppointment},
@@ -72,9 +73,12 @@ var operations = map[string]map[string]operation{
 	"/api/appointments/{appointmentId}/cancel":     {http.MethodPost: cancelAppointment},
 	"/api/appointments/{appointmentId}/reschedule": {http.MethodPost: rescheduleAppointment},
 	"/api/appointments/reschedule":                 {http.MethodPost: rescheduleByReferral},
+	"/api/appointments/{appointmentId}/attendance": {http.MethodPut: markAppointment},
 	"/api/holds":                                   {http.MethodPost: holdSlot},
 	"/api/holds/{appointmentId}":                   {http.MethodDelete: releaseHold},
 	"/api/holds/{appointmentId}/confirm":           {http.MethodPost: confirmHold},
+	"/api/waiting":                                 {http.MethodGet: listWaiting, http.MethodPost: joinWaitingList},
+	"/api/waiting/{entryId}":                       {http.MethodGet: getWaitingEntry, http.MethodDelete: leaveWaitingList},
 	"/api/patients/{subject}":                      {http.MethodPut: registerPatient},
 }
 

@@ -187,7 +187,8 @@ func TestCodes(t *testing.T) {
 	_, codes, _ := strings.Cut(string(document), "    Code:\n")
 	codes, _, _ = strings.Cut(codes, "    Problem:\n")
 	for _, code := range []booking.Code{booking.Invalid, booking.Unauthenticated, booking.Forbidden, booking.NotFound, booking.SlotFull,
-		booking.SlotIsClosed, booking.SlotPast, booking.SlotNotOpen, booking.AlreadyBooked, booking.Overlap, booking.ReferralInUse, booking.TooLate, booking.InvalidState,
+		booking.SlotIsClosed, booking.SlotPast, booking.SlotNotOpen, booking.AlreadyBooked, booking.Overlap, booking.ReferralInUse, booking.TooEarly, booking.TooLate,
+		booking.LimitReached, booking.InvalidState,
 		booking.HoldExpired, booking.CapacityInUse, booking.ScheduleInUse, booking.IdempotencyKeyReused, booking.RateLimited,
 		booking.Overloaded, booking.Unavailable, booking.OutcomeUnknown, booking.Internal} {
 		if kinds[code].status == 0 || !strings.Contains(codes, string(code)) {

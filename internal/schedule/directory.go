@@ -19,7 +19,7 @@ import (
 const createOrganizationSQL = `
 INSERT INTO organization (name, time_zone)
 SELECT $1, $2 WHERE now() AT TIME ZONE $2 IS NOT NULL
-RETURNING id`
+RETURNING ` + organizationColumns
 
 // CreateOrganization makes an organization, for the operators. It refuses with INVALID a name
 // that is taken or not of 1 to 200 characters, and a zone that is not known by its IANA name.
@@ -40,8 +40,11 @@ func (s *Service) CreateOrganization(ctx context.Context, actor booking.Actor, n
 		noZone.Cause = err
 		return Organization{}, noZone
 	}
-	o := Organization{Name: name, TimeZone: timeZone}
-	err = s.pool.QueryRow(ctx, createOrganizationSQL, name, timeZone).Scan(&o.ID)
+	var o Organization
+	rows, err := s.pool.Query(ctx, createOrganizationSQL, name, timeZone)
+	if err == nil {
+		o, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Organization])
+	}
 	var pg *pgconn.PgError
 	switch {
 	case booking.Constraint(err) == "uq_organization_name":
@@ -74,14 +77,13 @@ func (s *Service) CreateDoctor(ctx context.Context, actor booking.Actor, organiz
 	if specialty, err = text("specialty", specialty, 0, 200); err != nil {
 		return Doctor{}, err
 	}
-	noOrganization := booking.Refuse(booking.NotFound, "There is no such organization.")
 	if own != nil && *own != organization {
-		return Doctor{}, noOrganization
+		return Doctor{}, noOrganization()
 	}
 	d := Doctor{OrganizationID: organization, Name: name, Specialty: specialty}
 	err = s.pool.QueryRow(ctx, createDoctorSQL, organization, name, specialty).Scan(&d.ID, &d.TimeZone)
 	if err != nil {
-		return Doctor{}, wrap(orElse(err, noOrganization), "create doctor")
+		return Doctor{}, wrap(orElse(err, noOrganization()), "create doctor")
 	}
 	return d, nil
 }
@@ -94,12 +96,15 @@ func (s *Service) Organization(ctx context.Context, id booking.OrganizationID) (
 	}
 	o, ok := found[id]
 	if !ok {
-		return Organization{}, booking.Refuse(booking.NotFound, "There is no such organization.")
+		return Organization{}, noOrganization()
 	}
 	return o, nil
 }
 
-const organizationsSQL = `SELECT id, name, time_zone FROM organization WHERE id = ANY ($1)`
+// organizationColumns selects the fields of Organization in their order.
+const organizationColumns = `id, name, time_zone, ` + rulesColumns
+
+const organizationsSQL = `SELECT ` + organizationColumns + ` FROM organization WHERE id = ANY ($1)`
 
 // OrganizationsByID reads many organizations with one query. Ids that name none are left out.
 func (s *Service) OrganizationsByID(ctx context.Context, ids []booking.OrganizationID) (map[booking.OrganizationID]Organization, error) {

@@ -16,7 +16,9 @@ func TestCreateOrganization(t *testing.T) {
 	t.Parallel()
 	p := newPractice(t)
 	got, err := p.Organization(t.Context(), p.organization.ID)
-	if err != nil || got != (Organization{ID: p.organization.ID, Name: "Practice", TimeZone: "Europe/Berlin"}) {
+	want := Organization{ID: p.organization.ID, Name: "Practice", TimeZone: "Europe/Berlin",
+		BookingRules: BookingRules{HoldMinutes: 10, OfferMinutes: 30, CancelledPlacesReturn: AtOnce}}
+	if err != nil || got != want || p.organization != want {
 		t.Fatalf("read back: %+v, %v", got, err)
 	}
 	for _, tt := range []struct{ name, zone string }{

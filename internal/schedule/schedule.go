@@ -35,6 +35,7 @@ type Organization struct {
 	ID       booking.OrganizationID
 	Name     string // unique
 	TimeZone string // IANA name; the dates of its doctors are in it
+	BookingRules
 }
 
 // Doctor is somebody who sees patients.
@@ -84,6 +85,10 @@ func scope(actor booking.Actor) (*booking.OrganizationID, error) {
 	default:
 		return nil, booking.Refuse(booking.Forbidden, "Only staff of the organization may do this.")
 	}
+}
+
+func noOrganization() error {
+	return booking.Refuse(booking.NotFound, "There is no such organization.")
 }
 
 func noDoctor() error { return booking.Refuse(booking.NotFound, "There is no such doctor.") }

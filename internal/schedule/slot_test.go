@@ -150,6 +150,26 @@ func TestUpdateSlotPastALapsedHold(t *testing.T) {
 	}
 }
 
+// Nor does a place that is withheld, but no more of them come back for it than have to go.
+func TestUpdateSlotPastWithheldPlaces(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	id := p.slot(48, 4, 4, booking.SlotOpen)
+	p.exec(`WITH u AS (INSERT INTO patient (issuer, subject) SELECT 'test', n::text FROM generate_series(1, 4) AS n RETURNING id)
+		INSERT INTO appointment (slot_id, patient_id, organization_id, status, idempotency_key, booked_by, request_hash, root_id, during, returns_at)
+		SELECT t.id, u.id, $2, CASE WHEN u.id % 4 = 0 THEN 'BOOKED' ELSE 'CANCELLED' END, 'k', u.id::text, '', 0, tstzrange(t.start_at, t.end_at),
+		       CASE WHEN u.id % 4 > 0 THEN t.start_at - interval '1 hour' END FROM u, time_slot t WHERE t.id = $1`, id, p.organization.ID)
+	for _, capacity := range []int{3, 1} {
+		got, err := p.UpdateSlot(t.Context(), staff(p.organization), id, SlotChange{Capacity: &capacity})
+		if err != nil || got.Capacity != capacity || got.Booked != capacity {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if n := one[int](p, `SELECT count(*) FROM appointment WHERE returns_at IS NOT NULL`); n != capacity-1 {
+			t.Errorf("%d places are withheld, want %d", n, capacity-1)
+		}
+	}
+}
+
 // Capacity lowered while the place is being booked: one of the two is refused.
 func TestUpdateSlotAgainstBooking(t *testing.T) {
 	t.Parallel()
@@ -172,5 +192,46 @@ func TestUpdateSlotAgainstBooking(t *testing.T) {
 		if !(booked == "" && lowered == booking.CapacityInUse) && !(booked == booking.SlotFull && lowered == "") {
 			t.Fatalf("round %d: booking %q, lowering %q", round, booked, lowered)
 		}
+	}
+}
+
+// Places that come about by a change of the slot are offered to those who wait before anybody sees them.
+func TestUpdateSlotOffers(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	waits := func(slot booking.SlotID) {
+		p.exec(`WITH u AS (INSERT INTO patient (issuer, subject) VALUES ('i', gen_random_uuid()::text) RETURNING id)
+			INSERT INTO waiting_entry (doctor_id, organization_id, patient_id, first_day, last_day, during, turn, joined_by, created_at)
+			SELECT t.doctor_id, $2, u.id, '2026-01-01', '2027-01-01', tstzrange(t.start_at, t.end_at), $3, 'test', $3
+			  FROM u, time_slot t WHERE t.id = $1`, slot, p.organization.ID, now)
+	}
+	for name, test := range map[string]struct {
+		taken, waiting int
+		before         string
+		change         SlotChange
+		booked, offers int
+	}{
+		"More":         {1, 2, "OPEN", SlotChange{Capacity: new(4)}, 3, 2},
+		"MoreButFew":   {1, 2, "OPEN", SlotChange{Capacity: new(2)}, 2, 1},
+		"NobodyWaits":  {1, 0, "OPEN", SlotChange{Capacity: new(4)}, 1, 0},
+		"Reopened":     {0, 2, "CLOSED", SlotChange{Status: new(booking.SlotOpen)}, 1, 1},
+		"Closed":       {0, 2, "OPEN", SlotChange{Status: new(booking.SlotClosed)}, 0, 0},
+		"ClosedBigger": {1, 2, "CLOSED", SlotChange{Capacity: new(4)}, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slot := p.slot(48, 1, test.taken, booking.SlotStatus(test.before))
+			defer p.exec(`UPDATE time_slot SET status = 'WITHDRAWN' WHERE id = $1`, slot)
+			defer p.exec(`DELETE FROM waiting_entry`)
+			for range test.waiting {
+				waits(slot)
+			}
+			got, err := p.UpdateSlot(t.Context(), staff(p.organization), slot, test.change)
+			if err != nil || got.Booked != test.booked {
+				t.Errorf("%+v, %v; want %d taken", got, err, test.booked)
+			}
+			if offers := one[int](p, `SELECT count(*) FROM waiting_entry WHERE status = 'OFFERED'`); offers != test.offers {
+				t.Errorf("%d offers, want %d", offers, test.offers)
+			}
+		})
 	}
 }

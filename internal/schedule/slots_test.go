@@ -239,3 +239,29 @@ func (s Shift) holds(slot PlannedSlot, loc *time.Location) bool {
 	}
 	return false
 }
+
+// The database's next release is the one that slots are generated for.
+func TestNextRelease(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	for _, zone := range []string{"Europe/Berlin", "America/Santiago", "Australia/Brisbane", "Pacific/Apia", "UTC"} {
+		loc, err := booking.LoadZone(zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := now; at.Before(now.AddDate(1, 0, 0)); at = at.Add(11*time.Hour + 59*time.Minute + 30*time.Second) {
+			day := booking.DateOf(at, loc)
+			today := day.At(releaseMinute, loc)
+			for _, at := range []time.Time{at, today, today.Add(-time.Microsecond)} {
+				want := today
+				if !want.After(at) {
+					want = day.AddDays(1).At(releaseMinute, loc)
+				}
+				var got time.Time
+				if err := p.pool.QueryRow(t.Context(), `SELECT next_release($1, $2)`, at, zone).Scan(&got); err != nil || !got.Equal(want) {
+					t.Fatalf("%s after %s: %s, want %s; %v", zone, at, got, want, err)
+				}
+			}
+		}
+	}
+}
