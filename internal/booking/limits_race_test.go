@@ -166,7 +166,7 @@ func TestNothingOverlapsTheAllowed(t *testing.T) {
 			_, err := service(1).Book(ctx, patient, BookRequest{Slot: slot, Key: fmt.Sprint("k", slot)})
 			return code(err)
 		}
-		patient, allowed := prepare(service(0).Book)
+		patient, _ := prepare(service(0).Book)
 		for _, hold := range []bool{false, true} {
 			_, err := service(0).claim(ctx, patient, BookRequest{Slot: during, Key: "k1"}, hold)
 			wantCode(t, err, Overlap)
@@ -181,7 +181,7 @@ func TestNothingOverlapsTheAllowed(t *testing.T) {
 		}
 		p.check()
 
-		patient, allowed = prepare(service(0).Book)
+		patient, allowed := prepare(service(0).Book)
 		must(service(0).Cancel(ctx, patient, CancelRequest{Appointment: allowed}))
 		if got := try(patient, during); got != "" {
 			t.Errorf("after it was cancelled: %s", got)
