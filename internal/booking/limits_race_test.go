@@ -181,8 +181,7 @@ func TestNothingOverlapsTheAllowed(t *testing.T) {
 		}
 		p.check()
 
-		var allowed AppointmentID
-		patient, allowed = prepare(service(0).Book)
+		patient, allowed := prepare(service(0).Book)
 		must(service(0).Cancel(ctx, patient, CancelRequest{Appointment: allowed}))
 		if got := try(patient, during); got != "" {
 			t.Errorf("after it was cancelled: %s", got)
