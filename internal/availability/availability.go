@@ -55,11 +55,12 @@ func (s *Service) now() *time.Time {
 const slotColumns = `t.id, t.doctor_id, t.start_at, t.end_at, t.opens_at, t.capacity, t.booked_count - h.lapsed, t.status, t.version`
 
 // holdsSQL joins, to each slot t, how many of its holds have lapsed at z.now, and when the next one
-// will have. It costs a probe of an index for each slot with places taken.
+// will have. It costs a probe of an index for each slot with places taken. A FLEXIBLE slot has no place
+// that could be free: it is taken until it is withdrawn.
 const holdsSQL = `
   LEFT JOIN LATERAL (SELECT (count(*) FILTER (WHERE x.expires_at <= z.now))::int AS lapsed,
                             min(x.expires_at) FILTER (WHERE x.expires_at > z.now) AS lapses
-                       FROM appointment x WHERE t.booked_count > 0 AND x.slot_id = t.id AND x.status = 'HELD') AS h ON true`
+                       FROM appointment x WHERE t.booked_count > 0 AND t.kind = 'FIXED' AND x.slot_id = t.id AND x.status = 'HELD') AS h ON true`
 
 // fields are where slotColumns go.
 func fields(s *booking.Slot) []any {

@@ -7,7 +7,7 @@ import (
 )
 
 // lapsedSQL says whether a hold of slot t has lapsed.
-const lapsedSQL = `(SELECT true FROM appointment x WHERE x.slot_id = t.id AND x.status = 'HELD' AND x.expires_at <= w.now LIMIT 1)`
+const lapsedSQL = `(SELECT true FROM appointment x WHERE t.kind = 'FIXED' AND x.slot_id = t.id AND x.status = 'HELD' AND x.expires_at <= w.now LIMIT 1)`
 
 // nextSQL goes along the doctor's slots in both directions from the wanted one, far enough in each
 // for the case that the other has none.

@@ -21,6 +21,7 @@ type outcome struct {
 	opensAt     *time.Time // SLOT_NOT_OPEN
 	full        *int64     // the slot's version, if it has no place left now
 	at          time.Time  // when this was decided, by the database's clock
+	lapsed      []SlotID   // LAPSED, of a time: whose holds
 	appointment Appointment
 }
 
@@ -51,7 +52,7 @@ func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
 		half := len(calls) / 2
 		return errors.Join(s.execute(ctx, calls[:half], wait), s.execute(ctx, calls[half:], wait))
 	default:
-		calls[0].answer(Booking{}, fmt.Errorf("booking: book slot %d: %w", calls[0].request.Slot, err))
+		calls[0].answer(Booking{}, fmt.Errorf("booking: book %v: %w", calls[0].request.target(), err))
 		return nil
 	}
 }
@@ -74,7 +75,9 @@ func (s *Service) settle(ctx context.Context, calls []*call, outcomes []outcome,
 		case o.code == outcomeLapsed && c.cleared < clearMost:
 			c.cleared++
 			hindered = append(hindered, c)
-			lapsed = append(lapsed, cmp.Or(o.appointment.SlotID, c.request.Slot))
+			if lapsed = append(lapsed, o.lapsed...); o.lapsed == nil {
+				lapsed = append(lapsed, cmp.Or(o.appointment.SlotID, c.request.Slot))
+			}
 		case how.wait && (o.code == outcomeBusy || o.code == outcomeLapsed): // while we waited for another lock
 			c.answer(Booking{}, errOverloaded)
 		default:
@@ -128,6 +131,9 @@ func (s *Service) oneByOne(ctx context.Context, calls []*call) error {
 
 // transact runs the transaction. rerun says that an earlier run may have been committed unheard.
 func (s *Service) transact(ctx context.Context, calls []*call, wait bool) (outcomes []outcome, rerun bool, err error) {
+	if calls[0].request.Time != nil { // and there is no other
+		return s.transactTime(ctx, calls[0])
+	}
 	r := columns(calls)
 	err = s.run(ctx, func(ctx context.Context, conn *pgx.Conn, again bool) error {
 		rerun = again
