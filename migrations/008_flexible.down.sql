@@ -1,4 +1,5 @@
 DROP FUNCTION claim_time(timestamptz, bigint, timestamptz, int, bigint, text, text, bytea, bigint, text, boolean, text, text, boolean);
+DROP FUNCTION open_time(timestamptz, bigint, timestamptz, int);
 DROP FUNCTION free_starts(timestamptz, bigint, date, int);
 DROP FUNCTION times_offered(bigint, int, timestamptz, timestamptz);
 DROP FUNCTION working_hours(bigint, timestamptz, timestamptz);

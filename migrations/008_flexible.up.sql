@@ -143,10 +143,56 @@ RETURNS SETOF timestamptz LANGUAGE sql STABLE AS $$
      ORDER BY o.start_at
 $$;
 
+-- open_time makes the slot for p_minutes of a doctor's time from p_start on, or finds the one that there
+-- is. The caller has the doctor's lock, and claims the slot in the same transaction: none is left without
+-- an appointment. outcome: OPEN; TIME_TAKEN; TIME_NOT_OFFERED, no window has it; LAPSED, there is nothing
+-- in the way but slots with holds that have lapsed.
+CREATE FUNCTION open_time(p_now timestamptz, p_doctor bigint, p_start timestamptz, p_minutes int)
+RETURNS TABLE (outcome text, slot_id bigint, lapsed bigint[])
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    v_end   CONSTANT timestamptz := p_start + make_interval(mins => p_minutes);
+    v_opens timestamptz;
+    v_rule  text;
+    taken   time_slot[];   -- the doctor's FLEXIBLE slots in the way, locked
+BEGIN
+    -- Those who give a time back don't need the doctor's lock. Waiting for them here and not in the
+    -- insert below keeps to the order of locks.
+    taken := ARRAY(SELECT t FROM time_slot t
+                    WHERE t.doctor_id = p_doctor AND t.kind = 'FLEXIBLE' AND t.status <> 'WITHDRAWN'
+                      AND tstzrange(t.start_at, t.end_at) && tstzrange(p_start, v_end)
+                    ORDER BY t.id FOR NO KEY UPDATE);
+    IF taken[1].start_at = p_start AND taken[1].end_at = v_end THEN
+        slot_id := taken[1].id;                    -- just this time: perhaps the patient's own
+        outcome := 'OPEN';
+    ELSIF taken <> '{}' THEN
+        lapsed := ARRAY(SELECT x.slot_id FROM unnest(taken) AS t JOIN appointment x ON x.slot_id = t.id
+                         WHERE x.status = 'HELD' AND x.expires_at <= coalesce(p_now, clock_timestamp()));
+        outcome := CASE WHEN cardinality(lapsed) = cardinality(taken) THEN 'LAPSED' ELSE 'TIME_TAKEN' END;
+    ELSE
+        SELECT o.opens_at INTO v_opens
+          FROM times_offered(p_doctor, p_minutes, p_start, p_start + interval '1 microsecond') AS o;
+        outcome := CASE WHEN FOUND THEN 'OPEN' ELSE 'TIME_NOT_OFFERED' END;
+        IF outcome = 'OPEN' THEN
+            BEGIN                                  -- what decides: ex_flexible_doctor_time
+                INSERT INTO time_slot (doctor_id, start_at, end_at, capacity, kind, opens_at)
+                VALUES (p_doctor, p_start, v_end, 1, 'FLEXIBLE', v_opens) RETURNING id INTO slot_id;
+            EXCEPTION WHEN unique_violation OR exclusion_violation THEN
+                GET STACKED DIAGNOSTICS v_rule = CONSTRAINT_NAME;
+                IF v_rule NOT IN ('ex_flexible_doctor_time', 'uq_doctor_start') THEN
+                    RAISE;
+                END IF;
+                outcome := 'TIME_TAKEN';
+            END;
+        END IF;
+    END IF;
+    RETURN NEXT;
+END $$;
+
 -- claim_time wins p_minutes of a doctor's time, from p_start on, for a patient. The slot's row is made
 -- for it; all else is decided by claim, as for any slot, and so are the parameters and what comes back.
--- Besides: TIME_TAKEN; TIME_NOT_OFFERED, no window has it; DOCTOR_NOT_FOUND. lapsed are the slots whose
--- holds have lapsed, with LAPSED.
+-- Besides: what open_time says; DOCTOR_NOT_FOUND. lapsed are the slots whose holds have lapsed, with LAPSED.
 CREATE FUNCTION claim_time(
     p_now timestamptz, p_doctor bigint, p_start timestamptz, p_minutes int, p_patient bigint, p_key text,
     p_by text, p_hash bytea, p_organization bigint, p_registrar text,
@@ -156,13 +202,8 @@ CREATE FUNCTION claim_time(
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
-    v_end  CONSTANT timestamptz := p_start + make_interval(mins => p_minutes);
-    v_now  timestamptz;
-    v_slot bigint;
-    v_opens timestamptz;
-    v_constraint text;
-    c      record;         -- what claim says
-    taken  time_slot[];    -- the doctor's FLEXIBLE slots in the way, locked
+    opened record;
+    claimed record;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('doctor:' || p_doctor, 0));
 
@@ -180,61 +221,29 @@ BEGIN
     END IF;
     doctor_id := p_doctor;
 
-    -- Those who give a time back don't need the doctor's lock. Waiting for them here and not in the
-    -- insert below keeps to the order of locks.
-    taken := ARRAY(SELECT t FROM time_slot t
-                    WHERE t.doctor_id = p_doctor AND t.kind = 'FLEXIBLE' AND t.status <> 'WITHDRAWN'
-                      AND tstzrange(t.start_at, t.end_at) && tstzrange(p_start, v_end)
-                    ORDER BY t.id FOR NO KEY UPDATE);
-    v_now := coalesce(p_now, clock_timestamp());   -- after the wait
-    IF taken[1].start_at = p_start AND taken[1].end_at = v_end THEN
-        v_slot := taken[1].id;                     -- just this time: perhaps the patient's own
-    ELSIF taken <> '{}' THEN
-        lapsed := ARRAY(SELECT x.slot_id FROM unnest(taken) AS t JOIN appointment x ON x.slot_id = t.id
-                         WHERE x.status = 'HELD' AND x.expires_at <= v_now);
-        outcome := CASE WHEN cardinality(lapsed) = cardinality(taken) THEN 'LAPSED' ELSE 'TIME_TAKEN' END;
-        RETURN NEXT;
-        RETURN;
-    ELSE
-        SELECT o.opens_at INTO v_opens
-          FROM times_offered(p_doctor, p_minutes, p_start, p_start + interval '1 microsecond') AS o;
-        IF NOT FOUND THEN
-            outcome := 'TIME_NOT_OFFERED';
-            RETURN NEXT;
-            RETURN;
-        END IF;
-    END IF;
-
     BEGIN
-        IF v_slot IS NULL THEN                     -- what decides: ex_flexible_doctor_time
-            INSERT INTO time_slot (doctor_id, start_at, end_at, capacity, kind, opens_at)
-            VALUES (p_doctor, p_start, v_end, 1, 'FLEXIBLE', v_opens) RETURNING id INTO v_slot;
-        END IF;
-        SELECT * INTO c
-          FROM claim(p_now, true, ARRAY[v_slot], ARRAY[p_patient], ARRAY[p_key], ARRAY[p_by], ARRAY[p_hash],
-                     ARRAY[p_organization], ARRAY[p_registrar], CASE WHEN p_hold THEN ARRAY[true] END,
-                     CASE WHEN p_referral IS NOT NULL THEN ARRAY[p_referral] END,
-                     CASE WHEN p_overlap IS NOT NULL THEN ARRAY[p_overlap] END,
-                     CASE WHEN p_exempt THEN ARRAY[true] END);
-        outcome := c.outcome;
-        opens_at := c.opens_at;
-        a := c.a;
-        IF c.outcome <> 'WON' THEN                 -- no slot without its appointment
-            RAISE EXCEPTION USING ERRCODE = 'OS001';
-        END IF;
-    EXCEPTION
-        WHEN SQLSTATE 'OS001' THEN NULL;
-        WHEN unique_violation OR exclusion_violation THEN
-            GET STACKED DIAGNOSTICS v_constraint = CONSTRAINT_NAME;
-            IF v_constraint NOT IN ('ex_flexible_doctor_time', 'uq_doctor_start') THEN
-                RAISE;
+        SELECT * INTO opened FROM open_time(p_now, p_doctor, p_start, p_minutes);
+        outcome := opened.outcome;
+        lapsed := opened.lapsed;
+        IF outcome = 'OPEN' THEN
+            SELECT * INTO claimed
+              FROM claim(p_now, true, ARRAY[opened.slot_id], ARRAY[p_patient], ARRAY[p_key], ARRAY[p_by], ARRAY[p_hash],
+                         ARRAY[p_organization], ARRAY[p_registrar], CASE WHEN p_hold THEN ARRAY[true] END,
+                         CASE WHEN p_referral IS NOT NULL THEN ARRAY[p_referral] END,
+                         CASE WHEN p_overlap IS NOT NULL THEN ARRAY[p_overlap] END,
+                         CASE WHEN p_exempt THEN ARRAY[true] END);
+            outcome := CASE claimed.outcome WHEN 'SLOT_FULL' THEN 'TIME_TAKEN' ELSE claimed.outcome END;
+            opens_at := claimed.opens_at;
+            a := claimed.a;
+            IF outcome = 'LAPSED' THEN
+                lapsed := ARRAY[coalesce(a.slot_id, opened.slot_id)];
             END IF;
-            outcome := 'TIME_TAKEN';
+        END IF;
+        IF outcome <> 'WON' THEN
+            RAISE EXCEPTION USING ERRCODE = 'OS001', MESSAGE = 'claim_time: no slot without its appointment';
+        END IF;
+    EXCEPTION WHEN SQLSTATE 'OS001' THEN
+        NULL;                                      -- all of the block is undone but what we answer
     END;
-    IF outcome = 'SLOT_FULL' THEN
-        outcome := 'TIME_TAKEN';
-    ELSIF outcome = 'LAPSED' THEN
-        lapsed := ARRAY[coalesce(a.slot_id, v_slot)];
-    END IF;
     RETURN NEXT;
 END $$;

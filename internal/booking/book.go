@@ -135,15 +135,9 @@ func admit(actor Actor, r BookRequest) (_ BookRequest, err error) {
 		return r, Refuse(Forbidden, "Only staff may let appointments of a patient overlap.")
 	case !validKey(r.Key):
 		return r, Refuse(Invalid, "idempotencyKey must be 1 to 64 printable ASCII characters without spaces.")
-	case r.Time != nil:
-		if r.Time, err = r.Time.admit(); err != nil {
-			return r, err
-		}
-		if r.Slot != 0 {
-			return r, Refuse(Invalid, "Name a slot or a time, not both.")
-		}
-	case r.Slot <= 0:
-		return r, Refuse(NotFound, "There is no such slot.")
+	}
+	if r.Time, err = admitTarget(r.Slot, r.Time); err != nil {
+		return r, err
 	}
 	switch {
 	case r.Patient == 0:

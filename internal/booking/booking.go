@@ -18,6 +18,10 @@
 // event, RESCHEDULED, with both slots. A place is won by the same conditions whichever way somebody
 // comes to it: the function claim has them.
 //
+// Where a doctor's hours are flexible, there is no slot before its appointment: a time is asked for
+// ([TimeTarget]), and the slot's row, kind FLEXIBLE, is made and claimed in one transaction, under the
+// doctor's lock, which comes before all others. It is withdrawn when the time is given back.
+//
 // Nobody books, holds, confirms, moves or cancels what has begun. An event is named for what has become of
 // the appointment: whoever wants to know of appointments that stand needs BOOKED alone, whether they
 // were held before or not. ARRIVED, FULFILLED and NO_SHOW exist in the tables; nothing leads there yet.

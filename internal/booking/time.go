@@ -17,6 +17,21 @@ type TimeTarget struct {
 	Minutes int // 1 to 1440
 }
 
+// admitTarget refuses what is neither just a slot nor just a time.
+func admitTarget(slot SlotID, t *TimeTarget) (*TimeTarget, error) {
+	switch {
+	case t != nil && slot != 0:
+		return nil, Refuse(Invalid, "Name a slot or a time, not both.")
+	case t != nil:
+		return t.admit()
+	case slot == 0:
+		return nil, Refuse(Invalid, "Name a slot, or a time of a doctor.")
+	case slot < 0:
+		return nil, Refuse(NotFound, "There is no such slot.")
+	}
+	return nil, nil
+}
+
 // admit checks a target before it costs a database anything, and brings it into its one form.
 func (t TimeTarget) admit() (*TimeTarget, error) {
 	t.StartAt = t.StartAt.UTC()
@@ -29,6 +44,26 @@ func (t TimeTarget) admit() (*TimeTarget, error) {
 		return nil, Refuse(Invalid, "startAt must be a moment of the years 1 to 9999, in whole seconds.")
 	}
 	return &t, nil
+}
+
+// is reports whether the target is the time of an appointment.
+func (t *TimeTarget) is(a Appointment) bool {
+	return t != nil && t.Doctor == a.DoctorID && t.StartAt.Equal(a.StartAt) &&
+		a.EndAt.Equal(t.StartAt.Add(time.Duration(t.Minutes)*time.Minute))
+}
+
+// timeColumns are a target as the statements take it: all NULL, there is none.
+type timeColumns struct {
+	doctor  *DoctorID
+	start   *time.Time
+	minutes *int
+}
+
+func (t *TimeTarget) columns() timeColumns {
+	if t == nil {
+		return timeColumns{}
+	}
+	return timeColumns{&t.Doctor, &t.StartAt, &t.Minutes}
 }
 
 // target names, for the log, what was asked for.

@@ -46,22 +46,27 @@ func TestRaceOfTwoTimes(t *testing.T) {
 	}
 }
 
-// stampede has 16 callers at two instances book, hold, give back and let lapse times of one doctor, all
-// at once, with sweepers. Whoever does not win hears why. It returns how often there was a deadlock:
-// nothing is run again for it, and the database looks for one soon.
-func (p *practice) stampede(calls int) (deadlocks int64, err error) {
-	ctx := context.Background()
+// impatient is a configuration that runs nothing again, on a database that looks for deadlocks soon.
+// busy takes an error that is a deadlock, which dead counts, or means that the machine is slow.
+func (p *practice) impatient() (config Config, busy func(error) bool, dead *atomic.Int64) {
+	p.t.Helper()
 	p.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''50ms''', current_database()); END $$`)
 	p.pool.Reset()
-	config := patient(now)
+	config, dead = patient(now), new(atomic.Int64)
 	config.Persist = time.Nanosecond
-	var dead atomic.Int64
-	busy := func(err error) bool { // or the machine is slow
+	return config, func(err error) bool {
 		if sqlState(err) == "40P01" {
 			dead.Add(1)
 		}
 		return code(err) == Overloaded
-	}
+	}, dead
+}
+
+// stampede has 16 callers at two instances book, hold, give back and let lapse times of one doctor, all
+// at once, with sweepers. Whoever does not win hears why. It returns how often there was a deadlock.
+func (p *practice) stampede(calls int) (deadlocks int64, err error) {
+	ctx := context.Background()
+	config, busy, dead := p.impatient()
 	var late atomic.Int64
 	config.Now = func() time.Time { return now.Add(time.Duration(late.Load())) }
 	services := []*Service{New(p.pool, config), New(p.pool, config)}
@@ -221,7 +226,7 @@ func TestTimeControls(t *testing.T) {
 	t.Run("RowKept", func(t *testing.T) { // a refused call's row has to go
 		t.Parallel()
 		p := newFlexible(t)
-		p.without("claim_time", "IF c.outcome <> 'WON' THEN", "IF false THEN")
+		p.without("claim_time", "IF outcome <> 'WON' THEN", "IF false THEN")
 		_, err := p.bookTime(p.patient(), "k", p.time(-60, 15))
 		wantCode(t, err, SlotPast)
 		if n := one[int](p, `SELECT count(*) FROM time_slot WHERE kind = 'FLEXIBLE' AND booked_count = 0`); n != 1 {

@@ -50,7 +50,8 @@ RETURNING ` + slotColumns
 // as changed, without effect. It refuses with CAPACITY_IN_USE if more places are taken than the
 // new capacity has; SLOT_PAST for a slot that has begun, which nothing could book any more;
 // NOT_FOUND for one that is not there, withdrawn or not the actor's; INVALID for a change of
-// nothing, a capacity outside 1 to 100,000 or another status than SlotOpen and SlotClosed.
+// nothing, a capacity outside 1 to 100,000, or of a FLEXIBLE slot, or another status than SlotOpen and
+// SlotClosed.
 func (s *Service) UpdateSlot(ctx context.Context, actor booking.Actor, id booking.SlotID, change SlotChange) (booking.Slot, error) {
 	own, err := scope(actor)
 	if err != nil {
@@ -78,6 +79,9 @@ func (s *Service) UpdateSlot(ctx context.Context, actor booking.Actor, id bookin
 		past := booking.Refuse(booking.SlotPast, "The slot has begun and can't be changed any more.")
 		return orElse(scanSlot(tx.QueryRow(ctx, changeSlotSQL, id, change.Capacity, change.Status, s.now()), &slot), past)
 	})
+	if booking.Constraint(err) == "chk_flexible_capacity" {
+		return booking.Slot{}, booking.Refuse(booking.Invalid, "A time of flexible hours is for one patient: its capacity can't be changed.")
+	}
 	if booking.Constraint(err) == "chk_booked" {
 		return booking.Slot{}, booking.Refuse(booking.CapacityInUse,
 			"More places are taken than that. Cancel appointments first, or choose a capacity of at least %d.", slot.Booked)

@@ -451,3 +451,39 @@ func TestGenerateWaitsForTimes(t *testing.T) {
 		})
 	}
 }
+
+// A time that is taken is announced as a full slot, and never as one with a place; given back, as gone.
+func TestTimesAreAnnounced(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	p.flexible(date(t, "2026-10-05"), booking.Date{}, window(t, "08:00", "10:00", 15, 30))
+	core, patient := p.bookings(now), p.patient()
+	var b booking.Booking
+	if got := changes(t, p.pool, func() {
+		var err error
+		if b, err = core.Book(t.Context(), patient, p.request(now.Add(2*time.Hour), 30, "k")); err != nil {
+			t.Fatal(err)
+		}
+		_, err = core.Book(t.Context(), p.patient(), p.request(now.Add(2*time.Hour+15*time.Minute), 30, "k"))
+		wantCode(t, err, booking.SlotFull)
+		_, err = core.Book(t.Context(), patient, p.request(now.Add(-20*time.Hour), 30, "k2"))
+		wantCode(t, err, booking.SlotIsClosed)
+	}); strings.Count(got, "s ") != 1 || !strings.Contains(got, " 1 1 OPEN ") {
+		t.Errorf("booked: %s", got)
+	}
+	id := b.Appointment.SlotID
+	two := 2
+	_, err := p.UpdateSlot(t.Context(), staff(p.organization), id, SlotChange{Capacity: &two})
+	wantCode(t, err, booking.Invalid)
+	closed := booking.SlotClosed
+	if _, err := p.UpdateSlot(t.Context(), staff(p.organization), id, SlotChange{Status: &closed}); err != nil {
+		t.Fatal(err) // appointments stand
+	}
+	if got := changes(t, p.pool, func() {
+		if _, err := core.Cancel(t.Context(), patient, booking.CancelRequest{Appointment: b.Appointment.ID}); err != nil {
+			t.Fatal(err)
+		}
+	}); !strings.Contains(got, " 1 0 WITHDRAWN ") {
+		t.Errorf("cancelled: %s", got)
+	}
+}
