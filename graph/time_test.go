@@ -56,7 +56,9 @@ func TestFlexibleHours(t *testing.T) {
 	}
 	y, m, d := noon(3).Date()
 	two := time.Date(y, m, d, 14, 0, 0, 0, berlin)
-	at := func(minutes int) string { return two.Add(time.Duration(minutes) * time.Minute).UTC().Format(time.RFC3339) }
+	at := func(minutes int) string {
+		return two.Add(time.Duration(minutes) * time.Minute).UTC().Format(time.RFC3339)
+	}
 	day := func(minutes int) startsAnswer {
 		t.Helper()
 		return get[startsAnswer](w, "", freeStarts, vars{"d": w.northDoctor, "date": date, "m": minutes})
