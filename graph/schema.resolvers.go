@@ -178,15 +178,15 @@ func (r *viewerResolver) Organization(ctx context.Context, obj *booking.Actor) (
 	return loadersOf(ctx).organizations.load(ctx, obj.Organization)
 }
 
-func (r *bookAppointmentInputResolver) Target(_ context.Context, obj *booking.BookRequest, data *TargetInput) error {
+func (r *bookAppointmentInputResolver) Target(ctx context.Context, obj *booking.BookRequest, data *TargetInput) error {
 	return data.into(&obj.Slot, &obj.Time)
 }
 
-func (r *holdSlotInputResolver) Target(_ context.Context, obj *booking.BookRequest, data *TargetInput) error {
+func (r *holdSlotInputResolver) Target(ctx context.Context, obj *booking.BookRequest, data *TargetInput) error {
 	return data.into(&obj.Slot, &obj.Time)
 }
 
-func (r *rescheduleAppointmentInputResolver) To(_ context.Context, obj *booking.RescheduleRequest, data *TargetInput) error {
+func (r *rescheduleAppointmentInputResolver) To(ctx context.Context, obj *booking.RescheduleRequest, data *TargetInput) error {
 	return data.into(&obj.To, &obj.ToTime)
 }
 
