@@ -57,6 +57,7 @@ func TestAccess(t *testing.T) {
 		"Query.doctor":         {`{doctor(id:%doctor){name organization{name}}}`, [7]string{data, data, data, data, data, data, data}, nil},
 		"Query.doctors":        {`{doctors{nodes{name}}}`, [7]string{data, data, data, data, data, data, data}, nil},
 		"Query.slots":          {`{slots(doctorId:%doctor,date:"%date"){slots{free}}}`, [7]string{data, data, data, data, data, data, data}, nil},
+		"Query.freeStarts":     {`{freeStarts(doctorId:%doctor,date:"%date",minutes:30){starts}}`, [7]string{data, data, data, data, data, data, data}, nil},
 		"Query.days":           {`{days(doctorId:%doctor,from:"%date"){free}}`, [7]string{data, data, data, data, data, data, data}, nil},
 		"Query.appointment":    {`{appointment(id:%standing){id patient{email}}}`, [7]string{null, data, null, data, null, null, data}, []string{"patient", "staff", "system"}},
 		"Query.myAppointments": {`{myAppointments{nodes{patient{email}}}}`, [7]string{una, data, data, forb, forb, forb, forb}, []string{"patient"}},

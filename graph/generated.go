@@ -39,6 +39,9 @@ type ResolverRoot interface {
 	Subscription() SubscriptionResolver
 	Viewer() ViewerResolver
 	WaitingEntry() WaitingEntryResolver
+	BookAppointmentInput() BookAppointmentInputResolver
+	HoldSlotInput() HoldSlotInputResolver
+	RescheduleAppointmentInput() RescheduleAppointmentInputResolver
 }
 
 type DirectiveRoot struct {
@@ -85,6 +88,7 @@ type QueryResolver interface {
 	Doctors(ctx context.Context, search *string, organizationID *ID, first *int, after *string) (*DoctorConnection, error)
 	Slots(ctx context.Context, doctorID ID, date booking.Date, includeFull *bool) (*availability.Day, error)
 	Days(ctx context.Context, doctorID ID, from booking.Date, days *int) ([]booking.DaySummary, error)
+	FreeStarts(ctx context.Context, doctorID ID, date booking.Date, minutes int) (*schedule.FreeStarts, error)
 	Appointment(ctx context.Context, id ID) (*booking.Appointment, error)
 	MyAppointments(ctx context.Context, first *int, after *string) (*AppointmentConnection, error)
 	Appointments(ctx context.Context, doctorID ID, date booking.Date, first *int, after *string) (*AppointmentConnection, error)
@@ -103,6 +107,16 @@ type ViewerResolver interface {
 type WaitingEntryResolver interface {
 	Doctor(ctx context.Context, obj *booking.WaitingEntry) (*schedule.Doctor, error)
 	Patient(ctx context.Context, obj *booking.WaitingEntry) (*auth.Patient, error)
+}
+
+type BookAppointmentInputResolver interface {
+	Target(ctx context.Context, obj *booking.BookRequest, data *TargetInput) error
+}
+type HoldSlotInputResolver interface {
+	Target(ctx context.Context, obj *booking.BookRequest, data *TargetInput) error
+}
+type RescheduleAppointmentInputResolver interface {
+	To(ctx context.Context, obj *booking.RescheduleRequest, data *TargetInput) error
 }
 
 // endregion ************************** generated!.gotpl **************************
@@ -145,9 +159,12 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 			graphql.NewInputUnmarshaler("ReleaseHoldInput", ec.unmarshalInputReleaseHoldInput),
 			graphql.NewInputUnmarshaler("RescheduleAppointmentInput", ec.unmarshalInputRescheduleAppointmentInput),
 			graphql.NewInputUnmarshaler("ShiftInput", ec.unmarshalInputShiftInput),
+			graphql.NewInputUnmarshaler("TargetInput", ec.unmarshalInputTargetInput),
+			graphql.NewInputUnmarshaler("TimeInput", ec.unmarshalInputTimeInput),
 			graphql.NewInputUnmarshaler("UnblockPatientInput", ec.unmarshalInputUnblockPatientInput),
 			graphql.NewInputUnmarshaler("UpdateBookingRulesInput", ec.unmarshalInputUpdateBookingRulesInput),
 			graphql.NewInputUnmarshaler("UpdateSlotInput", ec.unmarshalInputUpdateSlotInput),
+			graphql.NewInputUnmarshaler("WindowInput", ec.unmarshalInputWindowInput),
 		)
 	}
 	first := true
@@ -270,6 +287,12 @@ type Query {
   "A doctor's days from ` + "`" + `from` + "`" + ` on, at most 31, each with what is left of it."
   days(doctorId: ID!, from: Date!, days: Int = 14): [DaySummary!]!
 
+  """
+  When an appointment of some minutes can begin on the day of a doctor whose hours are flexible, as it
+  is now. Doctors who have slots have no starts. Pass one as ` + "`" + `target: {time: …}` + "`" + `.
+  """
+  freeStarts(doctorId: ID!, date: Date!, minutes: Int!): FreeStarts!
+
   "One appointment that the viewer may see; null otherwise."
   appointment(id: ID!): Appointment
 
@@ -359,7 +382,10 @@ type Mutation {
   "Adds a doctor to the viewer's organization. For staff."
   createDoctor(input: CreateDoctorInput!): CreateDoctorPayload!
 
-  "Gives a doctor a weekly template. For staff. Slots come with ` + "`" + `generateSlots` + "`" + `."
+  """
+  Gives a doctor a weekly template: shifts, whose slots come with ` + "`" + `generateSlots` + "`" + `, or windows, in which
+  patients choose when they come and for how long. For staff.
+  """
   createSchedule(input: CreateScheduleInput!): CreateSchedulePayload!
 
   "Makes the doctor's slots from the template, up to 15 days from today. Running it again adds only what is missing. For staff."
@@ -518,7 +544,10 @@ type PageInfo {
   endCursor: String
 }
 
-"A bookable interval of a doctor."
+"""
+A bookable interval of a doctor. Where a doctor's hours are flexible, a slot is a time that is taken: it
+comes with its appointment, has no place left, and is WITHDRAWN when the time is given back.
+"""
 type Slot {
   "Stable id."
   id: ID!
@@ -560,6 +589,22 @@ type DaySlots {
   asOf: DateTime!
   "Slots by start."
   slots: [Slot!]!
+}
+
+"When appointments of a length can begin on a doctor's day."
+type FreeStarts {
+  "The day."
+  date: Date!
+  "The zone that ` + "`" + `date` + "`" + ` is in."
+  timeZone: String!
+  "When this was true."
+  asOf: DateTime!
+  "The length that was asked for."
+  minutes: Int!
+  "Lengths that the doctor offers that day, in ascending order."
+  durations: [Int!]!
+  "The starts, in ascending order."
+  starts: [DateTime!]!
 }
 
 "What is left of a doctor's day."
@@ -727,9 +772,9 @@ type Refusal {
 
 "Why the rules refused."
 enum RefusalCode {
-  "No place is left; ` + "`" + `alternatives` + "`" + ` has the doctor's next free slots."
+  "No place is left; ` + "`" + `alternatives` + "`" + ` has the doctor's next free slots. Or the doctor is taken at that time; see ` + "`" + `freeStarts` + "`" + `."
   SLOT_FULL
-  "The practice has closed the slot."
+  "The practice has closed the slot, or does not offer that time."
   SLOT_CLOSED
   "The slot has begun."
   SLOT_PAST
@@ -763,8 +808,10 @@ enum RefusalCode {
 
 "What to book, and for whom."
 input BookAppointmentInput {
-  "The slot."
-  slotId: ID!
+  "The slot. Short for ` + "`" + `target: {slotId: …}` + "`" + `."
+  slotId: ID
+  "A slot, or a time of a doctor whose hours are flexible. Either this or ` + "`" + `slotId` + "`" + `."
+  target: TargetInput
   "For whom. For staff, partners and the system; patients book for themselves and leave it out."
   patientId: ID
   "Chosen by the client, new for every request it means, the same for a retry: 1 to 64 printable ASCII characters, no spaces."
@@ -773,6 +820,24 @@ input BookAppointmentInput {
   referralId: String
   "Lets the appointment overlap with another one of the patient. For staff, who say why in at most 500 characters."
   overlapReason: String
+}
+
+"Where an appointment is to be."
+input TargetInput @oneOf {
+  "A slot."
+  slotId: ID
+  "A time of a doctor whose hours are flexible."
+  time: TimeInput
+}
+
+"A time of a doctor: one that ` + "`" + `freeStarts` + "`" + ` tells, for as many minutes as were asked for there."
+input TimeInput {
+  "The doctor."
+  doctorId: ID!
+  "Begin."
+  startAt: DateTime!
+  "Length."
+  minutes: Int!
 }
 
 "The answer to ` + "`" + `bookAppointment` + "`" + `: an appointment, or errors."
@@ -789,8 +854,10 @@ type BookAppointmentPayload {
 
 "What to hold, and for whom."
 input HoldSlotInput {
-  "The slot."
-  slotId: ID!
+  "The slot. Short for ` + "`" + `target: {slotId: …}` + "`" + `."
+  slotId: ID
+  "A slot, or a time of a doctor whose hours are flexible. Either this or ` + "`" + `slotId` + "`" + `."
+  target: TargetInput
   "For whom. For staff, partners and the system; patients hold for themselves and leave it out."
   patientId: ID
   "Chosen by the client, new for every request it means, the same for a retry: 1 to 64 printable ASCII characters, no spaces."
@@ -871,8 +938,10 @@ input RescheduleAppointmentInput {
   referralId: String
   "and the slot that it is in."
   fromSlotId: ID
-  "The slot to move to."
-  toSlotId: ID!
+  "The slot to move to. Short for ` + "`" + `to: {slotId: …}` + "`" + `."
+  toSlotId: ID
+  "A slot, or a time of a doctor whose hours are flexible, to move to. Either this or ` + "`" + `toSlotId` + "`" + `."
+  to: TargetInput
   "Chosen by the client, new for every request it means, the same for a retry: 1 to 64 printable ASCII characters, no spaces."
   idempotencyKey: String!
   "Lets the appointment overlap with another one of the patient there. For staff, who say why in at most 500 characters."
@@ -1047,8 +1116,10 @@ input CreateScheduleInput {
   validFrom: Date!
   "Last day of the template, inclusive. Left out: open end."
   validUntil: Date
-  "The weekly shifts, at least one."
-  shifts: [ShiftInput!]!
+  "The weekly shifts, cut into slots. At least one of them, or of ` + "`" + `windows` + "`" + `, but not both."
+  shifts: [ShiftInput!]! = []
+  "The weekly windows of flexible hours. They may not overlap."
+  windows: [WindowInput!]! = []
 }
 
 "Working time on one day of the week, cut into slots. Wall-clock times, as in the practice."
@@ -1065,6 +1136,20 @@ input ShiftInput {
   everyMinutes: Int
   "Patients per slot."
   capacity: Int! = 1
+}
+
+"Flexible hours on one day of the week. Wall-clock times, as in the practice."
+input WindowInput {
+  "The day on which the window begins."
+  weekday: Weekday!
+  "Begin, ` + "`" + `HH:MM` + "`" + `."
+  start: String!
+  "End, ` + "`" + `HH:MM` + "`" + `; ` + "`" + `24:00` + "`" + ` is midnight, and an end before the begin is on the next day."
+  end: String!
+  "Minutes from one start to the next."
+  everyMinutes: Int!
+  "Minutes that an appointment may last: one or more of them, each once."
+  durations: [Int!]!
 }
 
 "A day of the week."
@@ -1438,6 +1523,24 @@ func (ec *executionContext) childFields_DoctorEdge(ctx context.Context, field gr
 		return ec.fieldContext_DoctorEdge_node(ctx, field)
 	}
 	return nil, fmt.Errorf("no field named %q was found under type DoctorEdge", field.Name)
+}
+
+func (ec *executionContext) childFields_FreeStarts(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+	switch field.Name {
+	case "date":
+		return ec.fieldContext_FreeStarts_date(ctx, field)
+	case "timeZone":
+		return ec.fieldContext_FreeStarts_timeZone(ctx, field)
+	case "asOf":
+		return ec.fieldContext_FreeStarts_asOf(ctx, field)
+	case "minutes":
+		return ec.fieldContext_FreeStarts_minutes(ctx, field)
+	case "durations":
+		return ec.fieldContext_FreeStarts_durations(ctx, field)
+	case "starts":
+		return ec.fieldContext_FreeStarts_starts(ctx, field)
+	}
+	return nil, fmt.Errorf("no field named %q was found under type FreeStarts", field.Name)
 }
 
 func (ec *executionContext) childFields_GenerateSlotsPayload(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
@@ -2235,6 +2338,36 @@ func (ec *executionContext) field_Query_doctors_args(ctx context.Context, rawArg
 		return nil, err
 	}
 	args["after"] = arg3
+	return args, nil
+}
+
+func (ec *executionContext) field_Query_freeStarts_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "doctorId",
+		func(ctx context.Context, v any) (ID, error) {
+			return ec.unmarshalNID2openslotᚋgraphᚐID(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["doctorId"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "date",
+		func(ctx context.Context, v any) (booking.Date, error) {
+			return ec.unmarshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["date"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "minutes",
+		func(ctx context.Context, v any) (int, error) {
+			return ec.unmarshalNInt2int(ctx, v)
+		})
+	if err != nil {
+		return nil, err
+	}
+	args["minutes"] = arg2
 	return args, nil
 }
 
@@ -4233,6 +4366,144 @@ func (ec *executionContext) fieldContext_DoctorEdge_node(_ context.Context, fiel
 	return fc, nil
 }
 
+func (ec *executionContext) _FreeStarts_date(ctx context.Context, field graphql.CollectedField, obj *schedule.FreeStarts) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_FreeStarts_date(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Date, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v booking.Date) graphql.Marshaler {
+			return ec.marshalNDate2openslotᚋinternalᚋbookingᚐDate(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_FreeStarts_date(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("FreeStarts", field, false, false, "Date")
+}
+
+func (ec *executionContext) _FreeStarts_timeZone(ctx context.Context, field graphql.CollectedField, obj *schedule.FreeStarts) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_FreeStarts_timeZone(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.TimeZone, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v string) graphql.Marshaler {
+			return ec.marshalNString2string(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_FreeStarts_timeZone(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("FreeStarts", field, false, false, "String")
+}
+
+func (ec *executionContext) _FreeStarts_asOf(ctx context.Context, field graphql.CollectedField, obj *schedule.FreeStarts) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_FreeStarts_asOf(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.AsOf, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v time.Time) graphql.Marshaler {
+			return ec.marshalNDateTime2timeᚐTime(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_FreeStarts_asOf(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("FreeStarts", field, false, false, "DateTime")
+}
+
+func (ec *executionContext) _FreeStarts_minutes(ctx context.Context, field graphql.CollectedField, obj *schedule.FreeStarts) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_FreeStarts_minutes(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Minutes, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v int) graphql.Marshaler {
+			return ec.marshalNInt2int(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_FreeStarts_minutes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("FreeStarts", field, false, false, "Int")
+}
+
+func (ec *executionContext) _FreeStarts_durations(ctx context.Context, field graphql.CollectedField, obj *schedule.FreeStarts) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_FreeStarts_durations(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Durations, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []int) graphql.Marshaler {
+			return ec.marshalNInt2ᚕintᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_FreeStarts_durations(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("FreeStarts", field, false, false, "Int")
+}
+
+func (ec *executionContext) _FreeStarts_starts(ctx context.Context, field graphql.CollectedField, obj *schedule.FreeStarts) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_FreeStarts_starts(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			return obj.Starts, nil
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v []time.Time) graphql.Marshaler {
+			return ec.marshalNDateTime2ᚕtimeᚐTimeᚄ(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_FreeStarts_starts(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	return graphql.NewScalarFieldContext("FreeStarts", field, false, false, "DateTime")
+}
+
 func (ec *executionContext) _GenerateSlotsPayload_added(ctx context.Context, field graphql.CollectedField, obj *GenerateSlotsPayload) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -5961,6 +6232,50 @@ func (ec *executionContext) fieldContext_Query_days(ctx context.Context, field g
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Query_days_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Query_freeStarts(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.fieldContext_Query_freeStarts(ctx, field)
+		},
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.Resolvers.Query().FreeStarts(ctx, fc.Args["doctorId"].(ID), fc.Args["date"].(booking.Date), fc.Args["minutes"].(int))
+		},
+		nil,
+		func(ctx context.Context, selections ast.SelectionSet, v *schedule.FreeStarts) graphql.Marshaler {
+			return ec.marshalNFreeStarts2ᚖopenslotᚋinternalᚋscheduleᚐFreeStarts(ctx, selections, v)
+		},
+		true,
+		true,
+	)
+}
+func (ec *executionContext) fieldContext_Query_freeStarts(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Query",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return ec.childFields_FreeStarts(ctx, field)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Query_freeStarts_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -8858,7 +9173,7 @@ func (ec *executionContext) unmarshalInputBookAppointmentInput(ctx context.Conte
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"slotId", "patientId", "idempotencyKey", "referralId", "overlapReason"}
+	fieldsInOrder := [...]string{"slotId", "target", "patientId", "idempotencyKey", "referralId", "overlapReason"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -8867,11 +9182,20 @@ func (ec *executionContext) unmarshalInputBookAppointmentInput(ctx context.Conte
 		switch k {
 		case "slotId":
 			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("slotId"))
-			data, err := ec.unmarshalNID2openslotᚋinternalᚋbookingᚐSlotID(ctx, v)
+			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐSlotID(ctx, v)
 			if err != nil {
 				return it, err
 			}
 			it.Slot = data
+		case "target":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("target"))
+			data, err := ec.unmarshalOTargetInput2ᚖopenslotᚋgraphᚐTargetInput(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			if err = ec.Resolvers.BookAppointmentInput().Target(ctx, &it, data); err != nil {
+				return it, err
+			}
 		case "patientId":
 			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("patientId"))
 			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐPatientID(ctx, v)
@@ -9121,7 +9445,14 @@ func (ec *executionContext) unmarshalInputCreateScheduleInput(ctx context.Contex
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"doctorId", "validFrom", "validUntil", "shifts"}
+	if _, present := asMap["shifts"]; !present {
+		asMap["shifts"] = []any{}
+	}
+	if _, present := asMap["windows"]; !present {
+		asMap["windows"] = []any{}
+	}
+
+	fieldsInOrder := [...]string{"doctorId", "validFrom", "validUntil", "shifts", "windows"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -9156,6 +9487,13 @@ func (ec *executionContext) unmarshalInputCreateScheduleInput(ctx context.Contex
 				return it, err
 			}
 			it.Shifts = data
+		case "windows":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("windows"))
+			data, err := ec.unmarshalNWindowInput2ᚕopenslotᚋgraphᚐWindowInputᚄ(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Windows = data
 		}
 	}
 	return it, nil
@@ -9237,7 +9575,7 @@ func (ec *executionContext) unmarshalInputHoldSlotInput(ctx context.Context, obj
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"slotId", "patientId", "idempotencyKey", "referralId", "overlapReason"}
+	fieldsInOrder := [...]string{"slotId", "target", "patientId", "idempotencyKey", "referralId", "overlapReason"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -9246,11 +9584,20 @@ func (ec *executionContext) unmarshalInputHoldSlotInput(ctx context.Context, obj
 		switch k {
 		case "slotId":
 			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("slotId"))
-			data, err := ec.unmarshalNID2openslotᚋinternalᚋbookingᚐSlotID(ctx, v)
+			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐSlotID(ctx, v)
 			if err != nil {
 				return it, err
 			}
 			it.Slot = data
+		case "target":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("target"))
+			data, err := ec.unmarshalOTargetInput2ᚖopenslotᚋgraphᚐTargetInput(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			if err = ec.Resolvers.HoldSlotInput().Target(ctx, &it, data); err != nil {
+				return it, err
+			}
 		case "patientId":
 			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("patientId"))
 			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐPatientID(ctx, v)
@@ -9573,7 +9920,7 @@ func (ec *executionContext) unmarshalInputRescheduleAppointmentInput(ctx context
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"appointmentId", "referralId", "fromSlotId", "toSlotId", "idempotencyKey", "overlapReason"}
+	fieldsInOrder := [...]string{"appointmentId", "referralId", "fromSlotId", "toSlotId", "to", "idempotencyKey", "overlapReason"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -9603,11 +9950,20 @@ func (ec *executionContext) unmarshalInputRescheduleAppointmentInput(ctx context
 			it.From = data
 		case "toSlotId":
 			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("toSlotId"))
-			data, err := ec.unmarshalNID2openslotᚋinternalᚋbookingᚐSlotID(ctx, v)
+			data, err := ec.unmarshalOID2openslotᚋinternalᚋbookingᚐSlotID(ctx, v)
 			if err != nil {
 				return it, err
 			}
 			it.To = data
+		case "to":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("to"))
+			data, err := ec.unmarshalOTargetInput2ᚖopenslotᚋgraphᚐTargetInput(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			if err = ec.Resolvers.RescheduleAppointmentInput().To(ctx, &it, data); err != nil {
+				return it, err
+			}
 		case "idempotencyKey":
 			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("idempotencyKey"))
 			data, err := ec.unmarshalNString2string(ctx, v)
@@ -9717,6 +10073,111 @@ func (ec *executionContext) unmarshalInputShiftInput(ctx context.Context, obj an
 func UnmarshalShiftInput(ctx context.Context, raw any) (ShiftInput, error) {
 	var out ShiftInput
 	err := graphql.UnmarshalNamedInputFromContext(ctx, "ShiftInput", raw, &out)
+	return out, err
+}
+
+func (ec *executionContext) unmarshalInputTargetInput(ctx context.Context, obj any) (TargetInput, error) {
+	var it TargetInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"slotId", "time"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "slotId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("slotId"))
+			data, err := ec.unmarshalOID2ᚖopenslotᚋgraphᚐID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.SlotID = data
+		case "time":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("time"))
+			data, err := ec.unmarshalOTimeInput2ᚖopenslotᚋinternalᚋbookingᚐTimeTarget(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Time = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalTargetInput unmarshals raw into the TargetInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalTargetInput(ctx context.Context, raw any) (TargetInput, error) {
+	var out TargetInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "TargetInput", raw, &out)
+	return out, err
+}
+
+func (ec *executionContext) unmarshalInputTimeInput(ctx context.Context, obj any) (booking.TimeTarget, error) {
+	var it booking.TimeTarget
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"doctorId", "startAt", "minutes"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "doctorId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("doctorId"))
+			data, err := ec.unmarshalNID2openslotᚋinternalᚋbookingᚐDoctorID(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Doctor = data
+		case "startAt":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("startAt"))
+			data, err := ec.unmarshalNDateTime2timeᚐTime(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.StartAt = data
+		case "minutes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("minutes"))
+			data, err := ec.unmarshalNInt2int(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Minutes = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalTimeInput unmarshals raw into the TimeInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalTimeInput(ctx context.Context, raw any) (booking.TimeTarget, error) {
+	var out booking.TimeTarget
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "TimeInput", raw, &out)
 	return out, err
 }
 
@@ -9920,6 +10381,76 @@ func (ec *executionContext) unmarshalInputUpdateSlotInput(ctx context.Context, o
 func UnmarshalUpdateSlotInput(ctx context.Context, raw any) (UpdateSlotInput, error) {
 	var out UpdateSlotInput
 	err := graphql.UnmarshalNamedInputFromContext(ctx, "UpdateSlotInput", raw, &out)
+	return out, err
+}
+
+func (ec *executionContext) unmarshalInputWindowInput(ctx context.Context, obj any) (WindowInput, error) {
+	var it WindowInput
+	if obj == nil {
+		return it, nil
+	}
+
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"weekday", "start", "end", "everyMinutes", "durations"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "weekday":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("weekday"))
+			data, err := ec.unmarshalNWeekday2openslotᚋinternalᚋscheduleᚐWeekday(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Weekday = data
+		case "start":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("start"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Start = data
+		case "end":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("end"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.End = data
+		case "everyMinutes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("everyMinutes"))
+			data, err := ec.unmarshalNInt2int(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.EveryMinutes = data
+		case "durations":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("durations"))
+			data, err := ec.unmarshalNInt2ᚕintᚄ(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Durations = data
+		}
+	}
+	return it, nil
+}
+
+// UnmarshalWindowInput unmarshals raw into the WindowInput input type, using the
+// unmarshaler bound to ctx's request. Call it from a resolver to decode an input
+// object that was not passed as a field argument.
+//
+// ctx must come from a gqlgen request; outside one there is no unmarshaler to use
+// and the returned error says so.
+func UnmarshalWindowInput(ctx context.Context, raw any) (WindowInput, error) {
+	var out WindowInput
+	err := graphql.UnmarshalNamedInputFromContext(ctx, "WindowInput", raw, &out)
 	return out, err
 }
 
@@ -10741,6 +11272,64 @@ func (ec *executionContext) _DoctorEdge(ctx context.Context, sel ast.SelectionSe
 	return out
 }
 
+var freeStartsImplementors = []string{"FreeStarts"}
+
+func (ec *executionContext) _FreeStarts(ctx context.Context, sel ast.SelectionSet, obj *schedule.FreeStarts) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, freeStartsImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := graphql.NewDeferredGroup(ctx)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("FreeStarts")
+		case "date":
+			out.Values[i] = ec._FreeStarts_date(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "timeZone":
+			out.Values[i] = ec._FreeStarts_timeZone(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "asOf":
+			out.Values[i] = ec._FreeStarts_asOf(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "minutes":
+			out.Values[i] = ec._FreeStarts_minutes(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "durations":
+			out.Values[i] = ec._FreeStarts_durations(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "starts":
+			out.Values[i] = ec._FreeStarts_starts(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	if n := len(deferred.Defers); n > 0 {
+		atomic.AddInt32(&ec.Deferred, int32(min(n, math.MaxInt32)))
+		ec.ProcessDeferredGroup(deferred)
+	}
+
+	return out
+}
+
 var generateSlotsPayloadImplementors = []string{"GenerateSlotsPayload"}
 
 func (ec *executionContext) _GenerateSlotsPayload(ctx context.Context, sel ast.SelectionSet, obj *GenerateSlotsPayload) graphql.Marshaler {
@@ -11315,6 +11904,12 @@ func (ec *executionContext) _Query(ctx context.Context, sel ast.SelectionSet) gr
 				true, true,
 				func(ctx context.Context) graphql.Marshaler {
 					return ec._Query_days(ctx, field)
+				})
+		case "freeStarts":
+			out.ResolveRootConcurrently(innerCtx, ec.OperationContext, i,
+				true, true,
+				func(ctx context.Context) graphql.Marshaler {
+					return ec._Query_freeStarts(ctx, field)
 				})
 		case "appointment":
 			out.ResolveRootConcurrently(innerCtx, ec.OperationContext, i,
@@ -12607,6 +13202,35 @@ func (ec *executionContext) marshalNDateTime2timeᚐTime(ctx context.Context, se
 	return res
 }
 
+func (ec *executionContext) unmarshalNDateTime2ᚕtimeᚐTimeᚄ(ctx context.Context, v any) ([]time.Time, error) {
+	vSlice := graphql.CoerceList(v)
+	var err error
+	res := make([]time.Time, len(vSlice))
+	for i := range vSlice {
+		ctx := graphql.WithPathContext(ctx, graphql.NewPathWithIndex(i))
+		res[i], err = ec.unmarshalNDateTime2timeᚐTime(ctx, vSlice[i])
+		if err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+func (ec *executionContext) marshalNDateTime2ᚕtimeᚐTimeᚄ(ctx context.Context, sel ast.SelectionSet, v []time.Time) graphql.Marshaler {
+	ret := make(graphql.Array, len(v))
+	for i := range v {
+		ret[i] = ec.marshalNDateTime2timeᚐTime(ctx, sel, v[i])
+	}
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
+}
+
 func (ec *executionContext) marshalNDayCounts2ᚖopenslotᚋinternalᚋliveᚐDayCounts(ctx context.Context, sel ast.SelectionSet, v *live.DayCounts) graphql.Marshaler {
 	if v == nil {
 		graphql.AddInvalidNullError(ctx, "DayCounts!")
@@ -12697,6 +13321,14 @@ func (ec *executionContext) marshalNDoctorEdge2ᚕopenslotᚋgraphᚐDoctorEdge�
 	}
 
 	return ret
+}
+
+func (ec *executionContext) marshalNFreeStarts2ᚖopenslotᚋinternalᚋscheduleᚐFreeStarts(ctx context.Context, sel ast.SelectionSet, v *schedule.FreeStarts) graphql.Marshaler {
+	if v == nil {
+		graphql.AddInvalidNullError(ctx, "FreeStarts!")
+		return graphql.Null
+	}
+	return ec._FreeStarts(ctx, sel, v)
 }
 
 func (ec *executionContext) unmarshalNGenerateSlotsInput2openslotᚋgraphᚐGenerateSlotsInput(ctx context.Context, v any) (GenerateSlotsInput, error) {
@@ -12878,6 +13510,35 @@ func (ec *executionContext) marshalNInt2int64(ctx context.Context, sel ast.Selec
 		graphql.AddInvalidNullFromMarshaler(ctx, "Int!")
 	}
 	return res
+}
+
+func (ec *executionContext) unmarshalNInt2ᚕintᚄ(ctx context.Context, v any) ([]int, error) {
+	vSlice := graphql.CoerceList(v)
+	var err error
+	res := make([]int, len(vSlice))
+	for i := range vSlice {
+		ctx := graphql.WithPathContext(ctx, graphql.NewPathWithIndex(i))
+		res[i], err = ec.unmarshalNInt2int(ctx, vSlice[i])
+		if err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+func (ec *executionContext) marshalNInt2ᚕintᚄ(ctx context.Context, sel ast.SelectionSet, v []int) graphql.Marshaler {
+	ret := make(graphql.Array, len(v))
+	for i := range v {
+		ret[i] = ec.marshalNInt2int(ctx, sel, v[i])
+	}
+
+	for _, e := range ret {
+		if e == graphql.Null {
+			return graphql.Null
+		}
+	}
+
+	return ret
 }
 
 func (ec *executionContext) unmarshalNJoinWaitingListInput2openslotᚋinternalᚋbookingᚐWaitingRequest(ctx context.Context, v any) (booking.WaitingRequest, error) {
@@ -13281,6 +13942,25 @@ func (ec *executionContext) marshalNWeekday2openslotᚋinternalᚋscheduleᚐWee
 		graphql.AddInvalidNullFromMarshaler(ctx, "Weekday!")
 	}
 	return res
+}
+
+func (ec *executionContext) unmarshalNWindowInput2openslotᚋgraphᚐWindowInput(ctx context.Context, v any) (WindowInput, error) {
+	res, err := ec.unmarshalInputWindowInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) unmarshalNWindowInput2ᚕopenslotᚋgraphᚐWindowInputᚄ(ctx context.Context, v any) ([]WindowInput, error) {
+	vSlice := graphql.CoerceList(v)
+	var err error
+	res := make([]WindowInput, len(vSlice))
+	for i := range vSlice {
+		ctx := graphql.WithPathContext(ctx, graphql.NewPathWithIndex(i))
+		res[i], err = ec.unmarshalNWindowInput2openslotᚋgraphᚐWindowInput(ctx, vSlice[i])
+		if err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
 }
 
 func (ec *executionContext) marshalN__Directive2githubᚗcomᚋ99designsᚋgqlgenᚋgraphqlᚋintrospectionᚐDirective(ctx context.Context, sel ast.SelectionSet, v introspection.Directive) graphql.Marshaler {
@@ -13692,6 +14372,22 @@ func (ec *executionContext) marshalOString2ᚖstring(ctx context.Context, sel as
 	_ = ctx
 	res := MarshalString(*v)
 	return res
+}
+
+func (ec *executionContext) unmarshalOTargetInput2ᚖopenslotᚋgraphᚐTargetInput(ctx context.Context, v any) (*TargetInput, error) {
+	if v == nil {
+		return nil, nil
+	}
+	res, err := ec.unmarshalInputTargetInput(ctx, v)
+	return &res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) unmarshalOTimeInput2ᚖopenslotᚋinternalᚋbookingᚐTimeTarget(ctx context.Context, v any) (*booking.TimeTarget, error) {
+	if v == nil {
+		return nil, nil
+	}
+	res, err := ec.unmarshalInputTimeInput(ctx, v)
+	return &res, graphql.ErrorOnPath(ctx, err)
 }
 
 func (ec *executionContext) marshalOViewer2ᚖopenslotᚋinternalᚋbookingᚐActor(ctx context.Context, sel ast.SelectionSet, v *booking.Actor) graphql.Marshaler {

@@ -116,8 +116,10 @@ type CreateScheduleInput struct {
 	ValidFrom booking.Date `json:"validFrom"`
 	// Last day of the template, inclusive. Left out: open end.
 	ValidUntil *booking.Date `json:"validUntil,omitempty"`
-	// The weekly shifts, at least one.
+	// The weekly shifts, cut into slots. At least one of them, or of `windows`, but not both.
 	Shifts []ShiftInput `json:"shifts"`
+	// The weekly windows of flexible hours. They may not overlap.
+	Windows []WindowInput `json:"windows"`
 }
 
 // The answer to `createSchedule`.
@@ -281,6 +283,14 @@ type ShiftInput struct {
 	Capacity int `json:"capacity"`
 }
 
+// Where an appointment is to be.
+type TargetInput struct {
+	// A slot.
+	SlotID *ID `json:"slotId,omitempty"`
+	// A time of a doctor whose hours are flexible.
+	Time *booking.TimeTarget `json:"time,omitempty"`
+}
+
 // Whom to let in again.
 type UnblockPatientInput struct {
 	// The patient.
@@ -335,4 +345,18 @@ type WaitingListEdge struct {
 	Cursor string `json:"cursor"`
 	// The entry.
 	Node *booking.WaitingEntry `json:"node"`
+}
+
+// Flexible hours on one day of the week. Wall-clock times, as in the practice.
+type WindowInput struct {
+	// The day on which the window begins.
+	Weekday schedule.Weekday `json:"weekday"`
+	// Begin, `HH:MM`.
+	Start string `json:"start"`
+	// End, `HH:MM`; `24:00` is midnight, and an end before the begin is on the next day.
+	End string `json:"end"`
+	// Minutes from one start to the next.
+	EveryMinutes int `json:"everyMinutes"`
+	// Minutes that an appointment may last: one or more of them, each once.
+	Durations []int `json:"durations"`
 }

@@ -147,9 +147,34 @@ func (r *resolver) booked(ctx context.Context, slot booking.SlotID, booked booki
 	return payload, nil
 }
 
+// into puts a target where a request has its slot or its time. Variables are not held against @oneOf
+// by the executor in all cases, so it is done here.
+func (in *TargetInput) into(slot *booking.SlotID, time **booking.TimeTarget) error {
+	switch {
+	case in == nil:
+		return nil
+	case *slot != 0:
+		return booking.Refuse(booking.Invalid, "Name the slot or a target, not both.")
+	case (in.SlotID == nil) == (in.Time == nil):
+		return booking.Refuse(booking.Invalid, "A target is either a slotId or a time.")
+	case in.SlotID != nil:
+		*slot = booking.SlotID(*in.SlotID)
+	}
+	*time = in.Time
+	return nil
+}
+
 // template turns the contract's shifts, in times of day, into the core's, in minutes.
 func (in CreateScheduleInput) template() (schedule.Template, error) {
 	t := schedule.Template{ValidFrom: in.ValidFrom, ValidUntil: value(in.ValidUntil)}
+	for _, w := range in.Windows {
+		start, end, err := schedule.ParseTimes(w.Start, w.End)
+		if err != nil {
+			return schedule.Template{}, err
+		}
+		t.Windows = append(t.Windows, schedule.Window{Weekday: w.Weekday, StartMinute: start, EndMinute: end,
+			EveryMinutes: w.EveryMinutes, Durations: w.Durations})
+	}
 	for _, s := range in.Shifts {
 		start, end, err := schedule.ParseTimes(s.Start, s.End)
 		if err != nil {

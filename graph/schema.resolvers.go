@@ -162,6 +162,11 @@ func (r *queryResolver) Days(ctx context.Context, doctorID ID, from booking.Date
 	return r.Availability.Days(ctx, booking.DoctorID(doctorID), from, value(days))
 }
 
+func (r *queryResolver) FreeStarts(ctx context.Context, doctorID ID, date booking.Date, minutes int) (*schedule.FreeStarts, error) {
+	starts, err := r.Schedule.FreeStarts(ctx, booking.DoctorID(doctorID), date, minutes)
+	return &starts, err
+}
+
 func (r *queryResolver) Appointment(ctx context.Context, id ID) (*booking.Appointment, error) {
 	return absent(r.Booking.Appointment(ctx, auth.ActorFrom(ctx), booking.AppointmentID(id)))
 }
@@ -224,6 +229,18 @@ func (r *waitingEntryResolver) Patient(ctx context.Context, obj *booking.Waiting
 	return loadersOf(ctx).patients.load(ctx, obj.PatientID)
 }
 
+func (r *bookAppointmentInputResolver) Target(ctx context.Context, obj *booking.BookRequest, data *TargetInput) error {
+	return data.into(&obj.Slot, &obj.Time)
+}
+
+func (r *holdSlotInputResolver) Target(ctx context.Context, obj *booking.BookRequest, data *TargetInput) error {
+	return data.into(&obj.Slot, &obj.Time)
+}
+
+func (r *rescheduleAppointmentInputResolver) To(ctx context.Context, obj *booking.RescheduleRequest, data *TargetInput) error {
+	return data.into(&obj.To, &obj.ToTime)
+}
+
 func (r *resolver) Appointment() AppointmentResolver { return &appointmentResolver{r} }
 
 func (r *resolver) Doctor() DoctorResolver { return &doctorResolver{r} }
@@ -238,12 +255,25 @@ func (r *resolver) Viewer() ViewerResolver { return &viewerResolver{r} }
 
 func (r *resolver) WaitingEntry() WaitingEntryResolver { return &waitingEntryResolver{r} }
 
+func (r *resolver) BookAppointmentInput() BookAppointmentInputResolver {
+	return &bookAppointmentInputResolver{r}
+}
+
+func (r *resolver) HoldSlotInput() HoldSlotInputResolver { return &holdSlotInputResolver{r} }
+
+func (r *resolver) RescheduleAppointmentInput() RescheduleAppointmentInputResolver {
+	return &rescheduleAppointmentInputResolver{r}
+}
+
 type (
-	appointmentResolver  struct{ *resolver }
-	doctorResolver       struct{ *resolver }
-	mutationResolver     struct{ *resolver }
-	queryResolver        struct{ *resolver }
-	subscriptionResolver struct{ *resolver }
-	viewerResolver       struct{ *resolver }
-	waitingEntryResolver struct{ *resolver }
+	appointmentResolver                struct{ *resolver }
+	doctorResolver                     struct{ *resolver }
+	mutationResolver                   struct{ *resolver }
+	queryResolver                      struct{ *resolver }
+	subscriptionResolver               struct{ *resolver }
+	viewerResolver                     struct{ *resolver }
+	waitingEntryResolver               struct{ *resolver }
+	bookAppointmentInputResolver       struct{ *resolver }
+	holdSlotInputResolver              struct{ *resolver }
+	rescheduleAppointmentInputResolver struct{ *resolver }
 )

@@ -44,7 +44,7 @@ CREATE FUNCTION next_release(p_now timestamptz, p_zone text) RETURNS timestamptz
 -- days, the patient has nothing else at that time, has not given up or declined a place in this slot
 -- since they joined, can answer, and the practice's rules would let them hold it.
 CREATE FUNCTION wants(w waiting_entry, t time_slot, p_now timestamptz) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT w.doctor_id = t.doctor_id AND w.during @> t.start_at
+    SELECT w.doctor_id = t.doctor_id AND w.during @> t.start_at AND t.kind = 'FIXED'
        AND t.status = 'OPEN' AND t.opens_at <= p_now AND t.start_at > p_now + interval '1 minute'
        AND NOT EXISTS (SELECT FROM appointment x
                         WHERE x.patient_id = w.patient_id AND x.during && tstzrange(t.start_at, t.end_at)

@@ -6,7 +6,8 @@
 
 -- give_back returns p_places[n] places of slot p_slot[n], for every n: places that nobody is in any
 -- more, of different slots that the caller has locked. It is the one way for a place to come back.
--- A FLEXIBLE slot came into being with its appointment and goes with it.
+-- A FLEXIBLE slot came into being with its appointment and goes with it, at once: it is neither offered
+-- nor withheld, and so never in the way of the time that its patient moves to.
 --
 --   p_waiting    what lock_waiting said of these slots: those get the places first, as offers
 --   p_cancelled  for every n the booked appointment that was in one of the places until now, or NULL.
@@ -26,8 +27,8 @@ BEGIN
     IF p_cancelled IS NOT NULL THEN
         WITH withheld AS (
             UPDATE appointment x SET returns_at = r.at
-              FROM unnest(p_cancelled, places) AS c (id, places), organization o, next_release(p_now, o.time_zone) AS r (at)
-             WHERE x.id = c.id AND c.places > 0 AND o.id = x.organization_id
+              FROM unnest(p_cancelled, places) AS c (id, places), organization o, next_release(p_now, o.time_zone) AS r (at), time_slot t
+             WHERE x.id = c.id AND c.places > 0 AND o.id = x.organization_id AND t.id = x.slot_id AND t.kind = 'FIXED'
                AND o.cancelled_returns = 'NEXT_RELEASE' AND r.at < lower(x.during)
             RETURNING x.id
         )
@@ -206,16 +207,20 @@ END $$;
 -- refusal leaves everything as it was.
 --
 --   p_patient, p_organization, p_registrar   what the caller may see, as in step
---   p_slot          where to
+--   p_slot          where to; or NULL, and a time instead:
+--   p_doctor, p_start, p_minutes   a time of a doctor whose hours are flexible, as for claim_time
 --   p_key, p_by, p_hash   the idempotency key, the caller it belongs to, and what it stands for
 --   p_overlap       why the appointment may overlap others of the patient where it moves to, or NULL
 --
--- It answers as claim does, and with UNCHANGED if the appointment is in that slot already.
+-- It answers as claim does, and with UNCHANGED if the appointment is in that slot, or at that time,
+-- already; and to a time as claim_time does.
 CREATE FUNCTION reschedule(
     p_now timestamptz, p_appointment bigint, p_patient bigint, p_organization bigint, p_registrar text,
-    p_slot bigint, p_key text, p_by text, p_hash bytea, p_overlap text, p_exempt boolean
+    p_slot bigint, p_key text, p_by text, p_hash bytea, p_overlap text, p_exempt boolean,
+    p_doctor bigint, p_start timestamptz, p_minutes int
 ) RETURNS TABLE (
-    outcome text, opens_at timestamptz, rule practice_rule, full_version bigint, decided_at timestamptz, doctor_id bigint, a appointment
+    outcome text, opens_at timestamptz, rule practice_rule, full_version bigint, decided_at timestamptz, doctor_id bigint, a appointment,
+    lapsed bigint[]
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
@@ -223,6 +228,9 @@ DECLARE
     moved  appointment;
     slot   time_slot;      -- that it leaves
     target time_slot;
+    v_slot bigint := p_slot;
+    v_end  CONSTANT timestamptz := p_start + make_interval(mins => p_minutes);
+    opened record;
     claimed record;
     waiting bigint[];
 BEGIN
@@ -240,7 +248,17 @@ BEGIN
             RETURN NEXT;
             RETURN;
         END IF;
-        PERFORM FROM time_slot t WHERE t.id IN (moved.slot_id, p_slot) ORDER BY t.id FOR NO KEY UPDATE;
+        IF p_doctor IS NULL THEN
+            PERFORM FROM time_slot t WHERE t.id IN (moved.slot_id, p_slot) ORDER BY t.id FOR NO KEY UPDATE;
+        ELSE
+            PERFORM pg_advisory_xact_lock(hashtextextended('doctor:' || p_doctor, 0));
+            PERFORM FROM time_slot t
+              WHERE t.id = ANY (moved.slot_id || ARRAY(
+                        SELECT f.id FROM time_slot f
+                         WHERE f.doctor_id = p_doctor AND f.kind = 'FLEXIBLE' AND f.status <> 'WITHDRAWN'
+                           AND tstzrange(f.start_at, f.end_at) && tstzrange(p_start, v_end)))
+              ORDER BY t.id FOR NO KEY UPDATE;
+        END IF;
         waiting := lock_waiting(p_now, ARRAY[moved.slot_id], ARRAY[1], ARRAY[moved.patient_id]);
         IF waiting IS NULL THEN                    -- nobody waits, and nobody was locked
             PERFORM pg_advisory_xact_lock(patient_lock_key(moved.patient_id));
@@ -265,13 +283,16 @@ BEGIN
     doctor_id := slot.doctor_id;
     a := moved;
     outcome := CASE
-        WHEN moved.status = 'BOOKED' AND slot.id = p_slot    THEN 'UNCHANGED'
+        WHEN moved.status = 'BOOKED' AND (slot.id = p_slot OR (slot.doctor_id, slot.start_at, slot.end_at) = (p_doctor, p_start, v_end))
+                                                             THEN 'UNCHANGED'
         WHEN moved.status = 'EXPIRED' OR moved.status = 'HELD' AND moved.expires_at <= v_now THEN 'HOLD_EXPIRED'
         WHEN moved.status <> 'BOOKED'                        THEN 'INVALID_STATE'
         WHEN lower(moved.during) <= v_now                    THEN 'TOO_LATE'
         -- Elsewhere its referral is another one. Staff hear of another's slot only that there is none.
         WHEN p_organization IS NULL AND moved.organization_id <>
-             (SELECT d.organization_id FROM doctor d WHERE d.id = target.doctor_id) THEN 'OTHER_ORGANIZATION'
+             (SELECT d.organization_id FROM doctor d WHERE d.id = coalesce(p_doctor, target.doctor_id)) THEN 'OTHER_ORGANIZATION'
+        WHEN p_doctor IS NOT NULL AND NOT EXISTS (
+             SELECT FROM doctor d WHERE d.id = p_doctor AND d.organization_id = moved.organization_id) THEN 'DOCTOR_NOT_FOUND'
         ELSE 'WON' END;
     IF outcome = 'WON' AND NOT p_exempt THEN
         rule := cutoff_rule(v_now, moved.organization_id, lower(moved.during));
@@ -288,8 +309,18 @@ BEGIN
         UPDATE appointment x SET status = 'CANCELLED', cancelled_at = v_now, cancelled_by = p_by
          WHERE x.id = moved.id RETURNING * INTO moved;
         PERFORM give_back(v_now, ARRAY[slot.id], ARRAY[1], waiting, ARRAY[moved.id]);
+        IF p_doctor IS NOT NULL THEN
+            SELECT * INTO opened FROM open_time(v_now, p_doctor, p_start, p_minutes);
+            IF opened.outcome <> 'OPEN' THEN
+                outcome := opened.outcome;
+                lapsed := opened.lapsed;
+                a := NULL;
+                RAISE EXCEPTION USING ERRCODE = 'OS001', MESSAGE = 'reschedule: the old place is kept';
+            END IF;
+            v_slot := opened.slot_id;
+        END IF;
         SELECT * INTO claimed
-          FROM claim(v_now, true, ARRAY[p_slot], ARRAY[moved.patient_id], ARRAY[p_key], ARRAY[p_by], ARRAY[p_hash],
+          FROM claim(v_now, true, ARRAY[v_slot], ARRAY[moved.patient_id], ARRAY[p_key], ARRAY[p_by], ARRAY[p_hash],
                      ARRAY[coalesce(p_organization, 0)], ARRAY[''], ARRAY[false], ARRAY[moved.referral_id],
                      ARRAY[p_overlap], ARRAY[p_exempt], moved);
         outcome := claimed.outcome;
@@ -298,11 +329,16 @@ BEGIN
         full_version := claimed.full_version;
         doctor_id := claimed.doctor_id;
         a := claimed.a;
+        IF p_doctor IS NOT NULL AND outcome = 'SLOT_FULL' THEN
+            outcome := 'TIME_TAKEN';
+        ELSIF outcome = 'LAPSED' THEN
+            lapsed := ARRAY[coalesce(a.slot_id, v_slot)];
+        END IF;
         IF outcome <> 'WON' THEN
             RAISE EXCEPTION USING ERRCODE = 'OS001', MESSAGE = 'reschedule: the old place is kept';
         END IF;
         UPDATE appointment x SET replaced_by = a.id WHERE x.id = moved.id;
-        SELECT * INTO target FROM time_slot t WHERE t.id = p_slot;
+        SELECT * INTO target FROM time_slot t WHERE t.id = v_slot;
         IF target.booked_count = target.capacity THEN
             full_version := target.version;
         END IF;

@@ -59,7 +59,8 @@ func (g *Gate) Admit(ctx context.Context, actor booking.Actor, r booking.BookReq
 		return tooMany(wait)
 	}
 	full, ask := false, false
-	if actor.Kind != booking.Staff { // who hear of a slot that is not theirs only that there is none
+	// Staff hear of a slot that is not theirs only that there is none. A time is of no slot yet.
+	if actor.Kind != booking.Staff && r.Time == nil {
 		full, ask = g.marks.look(r.Slot)
 	}
 	if full {

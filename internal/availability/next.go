@@ -7,7 +7,7 @@ import (
 )
 
 // lapsedSQL says whether slot t has a place that is due and nobody's, as holdsSQL counts them.
-const lapsedSQL = `((SELECT true FROM appointment x WHERE x.slot_id = t.id AND x.status = 'HELD' AND x.expires_at <= w.now LIMIT 1)
+const lapsedSQL = `t.kind = 'FIXED' AND ((SELECT true FROM appointment x WHERE x.slot_id = t.id AND x.status = 'HELD' AND x.expires_at <= w.now LIMIT 1)
                         OR (SELECT true FROM appointment x WHERE x.slot_id = t.id AND x.returns_at IS NOT NULL AND x.returns_at <= w.now LIMIT 1))
                        AND NOT ` + awaitedSQL
 

@@ -11,7 +11,10 @@ import (
 
 // BookRequest asks for one place in a slot, to be booked or held.
 type BookRequest struct {
+	// Slot is which one, or else Time is a time of a doctor who has hours and no slots; its slot comes
+	// into being with the appointment.
 	Slot SlotID
+	Time *TimeTarget
 	// Patient is for whom: required of staff and partners. Patients book for themselves and
 	// leave it 0.
 	Patient PatientID
@@ -40,7 +43,11 @@ func (r BookRequest) hash(hold bool) []byte {
 	} else {
 		text = append(text, "book"...)
 	}
-	text = fmt.Appendf(text, " slot=%d patient=%d", r.Slot, r.Patient)
+	if t := r.Time; t != nil {
+		text = fmt.Appendf(text, " doctor=%d start=%d minutes=%d patient=%d", t.Doctor, t.StartAt.Unix(), t.Minutes, r.Patient)
+	} else {
+		text = fmt.Appendf(text, " slot=%d patient=%d", r.Slot, r.Patient)
+	}
 	if r.Referral != "" {
 		text = fmt.Appendf(text, " referral=%q", r.Referral)
 	}
@@ -51,11 +58,12 @@ func (r BookRequest) hash(hold bool) []byte {
 	return sum[:]
 }
 
-// Book wins a place in a slot for a patient, or refuses: SLOT_FULL, SLOT_CLOSED, SLOT_PAST,
-// SLOT_NOT_OPEN, ALREADY_BOOKED, OVERLAP, REFERRAL_IN_USE, IDEMPOTENCY_KEY_REUSED; by the practice's
-// rules for patients TOO_EARLY, TOO_LATE, LIMIT_REACHED; NOT_FOUND, also for a slot or patient that is
-// not the actor's; INVALID, UNAUTHENTICATED, FORBIDDEN (an overlap is for staff to allow); OVERLOADED,
-// UNAVAILABLE and OUTCOME_UNKNOWN, after which the same request may be sent again.
+// Book wins a place in a slot for a patient, or refuses: SLOT_FULL, SLOT_CLOSED (also a time that the
+// practice does not offer), SLOT_PAST, SLOT_NOT_OPEN, ALREADY_BOOKED, OVERLAP, REFERRAL_IN_USE,
+// IDEMPOTENCY_KEY_REUSED; by the practice's rules for patients TOO_EARLY, TOO_LATE, LIMIT_REACHED;
+// NOT_FOUND, also for a slot, doctor or patient that is not the actor's; INVALID, UNAUTHENTICATED,
+// FORBIDDEN (an overlap is for staff to allow); OVERLOADED, UNAVAILABLE and OUTCOME_UNKNOWN, after
+// which the same request may be sent again.
 //
 // A key that has booked before is answered first, whatever has become of the slot since and
 // whatever the gate says.
@@ -77,8 +85,15 @@ func (s *Service) claim(ctx context.Context, actor Actor, r BookRequest, hold bo
 	case answered:
 		return c.booking, c.err
 	}
-	if s.batcher != nil {
+	if s.batcher != nil && r.Time == nil {
 		return s.batcher.book(ctx, c)
+	}
+	if r.Time != nil { // the doctor's lock makes one wait for the other anyway
+		give, err := s.stripes.take(ctx, targetKey(r.Slot, r.Time))
+		if err != nil {
+			return Booking{}, err
+		}
+		defer give()
 	}
 	_ = s.execute(ctx, []*call{c}, true) // the call has its own copy of the error
 	return c.booking, c.err
@@ -108,7 +123,7 @@ func isFull(err error) bool {
 
 // admit checks a request before it costs a database anything, and brings it into its one form: with
 // the patient, and without blanks around texts.
-func admit(actor Actor, r BookRequest) (BookRequest, error) {
+func admit(actor Actor, r BookRequest) (_ BookRequest, err error) {
 	switch actor.Kind {
 	case Anonymous:
 		return r, Refuse(Unauthenticated, "Sign in to book.")
@@ -128,8 +143,11 @@ func admit(actor Actor, r BookRequest) (BookRequest, error) {
 		return r, Refuse(Forbidden, "Only staff may let appointments of a patient overlap.")
 	case !validKey(r.Key):
 		return r, Refuse(Invalid, "idempotencyKey must be 1 to 64 printable ASCII characters without spaces.")
-	case r.Slot <= 0:
-		return r, Refuse(NotFound, "There is no such slot.")
+	}
+	if r.Time, err = admitTarget(r.Slot, r.Time); err != nil {
+		return r, err
+	}
+	switch {
 	case r.Patient == 0:
 		return r, Refuse(Invalid, "patientId is required: say for whom the place is.")
 	case r.Patient < 0:
@@ -166,6 +184,12 @@ func refusal(o outcome) error {
 	switch code := Code(o.code); code {
 	case "SLOT_NOT_FOUND":
 		return Refuse(NotFound, "There is no such slot.")
+	case "DOCTOR_NOT_FOUND":
+		return Refuse(NotFound, "There is no such doctor.")
+	case "TIME_NOT_OFFERED":
+		return Refuse(SlotIsClosed, "The practice does not offer an appointment of this length at that time. Choose one of the free starts.")
+	case "TIME_TAKEN":
+		return Refuse(SlotFull, "The doctor is taken at that time. Choose another one of the free starts.")
 	case "PATIENT_NOT_FOUND":
 		return Refuse(NotFound, "There is no such patient.")
 	case NotFound:

@@ -54,7 +54,7 @@ func TestBook(t *testing.T) {
 		"NotOpen":   {early, SlotNotOpen},
 		"Withdrawn": {withdrawn, NotFound},
 		"Unknown":   {1 << 40, NotFound},
-		"Zero":      {0, NotFound},
+		"Zero":      {0, Invalid},
 		"Negative":  {-7, NotFound},
 	} {
 		t.Run("Refused/"+name, func(t *testing.T) {

@@ -27,6 +27,11 @@
 // booked and is cancelled may be withheld until the practice's next release; it counts as taken until
 // then. That is told by no event of its own.
 //
+// Where a doctor's hours are flexible, there is no slot before its appointment: a time is asked for
+// ([TimeTarget]), and the slot's row, kind FLEXIBLE, is made and claimed in one transaction, under the
+// doctor's lock, which comes before all others. It is withdrawn when the time is given back, at once
+// and for everybody.
+//
 // Nobody books, holds, confirms, moves or cancels what has begun, and nobody is marked as missing
 // before. Marks follow each other in any order, and back to BOOKED. An event is named for what has
 // become of the appointment: whoever wants to know of appointments that stand needs BOOKED and

@@ -22,6 +22,7 @@ type outcome struct {
 	rule        rule       // TOO_EARLY, TOO_LATE, LIMIT_REACHED
 	full        *int64     // the slot's version, if it has no place left now
 	at          time.Time  // when this was decided, by the database's clock
+	lapsed      []SlotID   // LAPSED, of a time: whose holds
 	appointment Appointment
 }
 
@@ -52,7 +53,7 @@ func (s *Service) execute(ctx context.Context, calls []*call, wait bool) error {
 		half := len(calls) / 2
 		return errors.Join(s.execute(ctx, calls[:half], wait), s.execute(ctx, calls[half:], wait))
 	default:
-		calls[0].answer(Booking{}, fmt.Errorf("booking: book slot %d: %w", calls[0].request.Slot, err))
+		calls[0].answer(Booking{}, fmt.Errorf("booking: book %v: %w", calls[0].request.target(), err))
 		return nil
 	}
 }
@@ -76,7 +77,9 @@ func (s *Service) settle(ctx context.Context, calls []*call, outcomes []outcome,
 		case o.code == outcomeLapsed && c.cleared < clearMost:
 			c.cleared++
 			hindered = append(hindered, c)
-			lapsed = append(lapsed, cmp.Or(o.appointment.SlotID, c.request.Slot))
+			if lapsed = append(lapsed, o.lapsed...); o.lapsed == nil {
+				lapsed = append(lapsed, cmp.Or(o.appointment.SlotID, c.request.Slot))
+			}
 		case how.wait && (o.code == outcomeBusy || o.code == outcomeLapsed): // while we waited for another lock
 			c.answer(Booking{}, errOverloaded)
 		default:
@@ -100,9 +103,9 @@ func (s *Service) settle(ctx context.Context, calls []*call, outcomes []outcome,
 	return s.execute(ctx, hindered, how.wait)
 }
 
-// hear tells the gate if an outcome says that the slot is full.
+// hear tells the gate if an outcome says that the slot is full. 0: it was made for a time, and nobody else asks for it.
 func (s *Service) hear(slot SlotID, o outcome) {
-	if s.config.Gate != nil && o.full != nil {
+	if s.config.Gate != nil && o.full != nil && slot != 0 {
 		s.config.Gate.Full(FullMark{Slot: slot, Version: *o.full, At: o.at})
 	}
 }
@@ -130,6 +133,9 @@ func (s *Service) oneByOne(ctx context.Context, calls []*call) error {
 
 // transact runs the transaction. rerun says that an earlier run may have been committed unheard.
 func (s *Service) transact(ctx context.Context, calls []*call, wait bool) (outcomes []outcome, rerun bool, err error) {
+	if calls[0].request.Time != nil { // and there is no other
+		return s.transactTime(ctx, calls[0])
+	}
 	r := columns(calls)
 	err = s.run(ctx, func(ctx context.Context, conn *pgx.Conn, again bool) error {
 		rerun = again

@@ -154,6 +154,12 @@ func (p *practice) check() {
 			    OR a.patient_id <> w.patient_id OR NOT w.during @> lower(a.during)`,
 		"only what is cancelled is withheld": `
 			SELECT count(*) FROM appointment WHERE returns_at IS NOT NULL AND (status <> 'CANCELLED' OR returns_at >= lower(during))`,
+		"a FLEXIBLE slot stands with its appointment": `
+			SELECT count(*) FROM time_slot WHERE kind = 'FLEXIBLE' AND (status = 'WITHDRAWN') <> (booked_count = 0)`,
+		"no FLEXIBLE slot overlaps another slot of its doctor": `
+			SELECT count(*) FROM time_slot f JOIN time_slot o ON o.doctor_id = f.doctor_id AND o.id <> f.id
+			    AND tstzrange(o.start_at, o.end_at) && tstzrange(f.start_at, f.end_at)
+			 WHERE f.kind = 'FLEXIBLE' AND f.status <> 'WITHDRAWN' AND o.status <> 'WITHDRAWN'`,
 	} {
 		if broken := one[int](p, sql); broken != 0 {
 			p.t.Errorf("%s: broken %d times", rule, broken)

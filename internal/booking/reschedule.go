@@ -1,7 +1,6 @@
 package booking
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -16,7 +15,9 @@ type RescheduleRequest struct {
 	Appointment AppointmentID
 	Referral    string // with From, instead of Appointment
 	From        SlotID
-	To          SlotID
+	// To is where to, or else ToTime is, as in [BookRequest].
+	To     SlotID
+	ToTime *TimeTarget
 	// Key is an idempotency key, as that of a booking is.
 	Key string
 	// OverlapReason is as in [BookRequest]. What was allowed where the appointment was is not
@@ -27,6 +28,9 @@ type RescheduleRequest struct {
 // hash is what the idempotency key stands for.
 func (r RescheduleRequest) hash() []byte {
 	text := fmt.Appendf(nil, "move appointment=%d slot=%d", r.Appointment, r.To)
+	if t := r.ToTime; t != nil {
+		text = fmt.Appendf(text, " doctor=%d start=%d minutes=%d", t.Doctor, t.StartAt.Unix(), t.Minutes)
+	}
 	if r.Appointment == 0 {
 		text = fmt.Appendf(text, " from=%d referral=%q", r.From, r.Referral)
 	}
@@ -58,10 +62,10 @@ func (s *Service) Reschedule(ctx context.Context, actor Actor, r RescheduleReque
 		return Booking{}, err
 	}
 	c := &call{
-		request: BookRequest{Slot: r.To, Patient: moved.PatientID, Key: r.Key, Referral: value(moved.ReferralID), OverlapReason: r.OverlapReason},
+		request: BookRequest{Slot: r.To, Time: r.ToTime, Patient: moved.PatientID, Key: r.Key, Referral: value(moved.ReferralID), OverlapReason: r.OverlapReason},
 		actor:   actor, hash: r.hash(), done: make(chan struct{}),
 	}
-	if moved.SlotID != r.To { // else there is nothing to win
+	if moved.SlotID != r.To && !r.ToTime.is(moved) { // else there is nothing to win
 		answered, err := s.pass(ctx, c)
 		switch {
 		case err != nil:
@@ -70,7 +74,7 @@ func (s *Service) Reschedule(ctx context.Context, actor Actor, r RescheduleReque
 			return c.booking, c.err
 		}
 	}
-	give, err := s.stripes.take(ctx, key{keySlot, int64(moved.SlotID)}, key{keySlot, int64(r.To)})
+	give, err := s.stripes.take(ctx, key{keySlot, int64(moved.SlotID)}, targetKey(r.To, r.ToTime))
 	if err != nil {
 		return Booking{}, err
 	}
@@ -82,7 +86,7 @@ func (s *Service) Reschedule(ctx context.Context, actor Actor, r RescheduleReque
 }
 
 // admit checks a request before it costs a database anything, and brings it into its one form.
-func (r RescheduleRequest) admit(actor Actor) (RescheduleRequest, error) {
+func (r RescheduleRequest) admit(actor Actor) (_ RescheduleRequest, err error) {
 	r.Referral, r.OverlapReason = strings.TrimSpace(r.Referral), strings.TrimSpace(r.OverlapReason)
 	switch {
 	case actor.Kind == Anonymous:
@@ -97,10 +101,9 @@ func (r RescheduleRequest) admit(actor Actor) (RescheduleRequest, error) {
 		return r, Refuse(Forbidden, "Only staff may let appointments of a patient overlap.")
 	case !validKey(r.Key):
 		return r, Refuse(Invalid, "idempotencyKey must be 1 to 64 printable ASCII characters without spaces.")
-	case r.To <= 0:
-		return r, Refuse(NotFound, "There is no such slot.")
 	}
-	return r, nil
+	r.ToTime, err = admitTarget(r.To, r.ToTime)
+	return r, err
 }
 
 // moved finds the appointment that the request names. Of several with the same referral in the same
@@ -124,13 +127,13 @@ func (s *Service) moved(ctx context.Context, actor Actor, r RescheduleRequest) (
 
 // rescheduleSQL runs the rule of a move: one round trip, one transaction.
 const rescheduleSQL = `
-SELECT outcome, opens_at, ` + ruleColumns + `, full_version, decided_at, ` + appointmentColumns + `
-  FROM reschedule($1, $2, $3, $4, $5, $6, $7, $8, $9, nullif($10, ''), $11)`
+SELECT outcome, opens_at, ` + ruleColumns + `, full_version, decided_at, lapsed, ` + appointmentColumns + `
+  FROM reschedule($1, $2, $3, $4, $5, nullif($6::bigint, 0), $7, $8, $9, nullif($10, ''), $11, $12, $13, $14)`
 
 // move answers the call with the appointment's move to the call's slot. What has nothing but lapsed
 // holds in its way is tried again without these.
 func (s *Service) move(ctx context.Context, c *call, id AppointmentID) error {
-	sees := c.actor.sees()
+	sees, target := c.actor.sees(), c.request.Time.columns()
 	for {
 		var (
 			o     outcome
@@ -139,10 +142,11 @@ func (s *Service) move(ctx context.Context, c *call, id AppointmentID) error {
 		err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, rerun bool) error {
 			again = rerun
 			row := conn.QueryRow(ctx, rescheduleSQL, s.now(), id, sees.patient, sees.organization, sees.registrar,
-				c.request.Slot, c.request.Key, c.actor.Caller(), c.hash, c.request.OverlapReason, c.actor.exempt())
+				c.request.Slot, c.request.Key, c.actor.Caller(), c.hash, c.request.OverlapReason, c.actor.exempt(),
+				target.doctor, target.start, target.minutes)
 			o = outcome{}
 			return scanAppointment(row, &o.appointment, &o.code, &o.opensAt,
-				&o.rule.name, &o.rule.number, &o.rule.moment, &o.full, &o.at)
+				&o.rule.name, &o.rule.number, &o.rule.moment, &o.full, &o.at, &o.lapsed)
 		})
 		switch {
 		case err != nil:
@@ -152,7 +156,7 @@ func (s *Service) move(ctx context.Context, c *call, id AppointmentID) error {
 		case o.code == outcomeLapsed:
 			c.cleared++
 			// In a transaction of its own, which waits for nobody once it has changed anything: see claim.
-			if _, err := s.expire(ctx, []SlotID{cmp.Or(o.appointment.SlotID, c.request.Slot)}, true); err != nil {
+			if _, err := s.expire(ctx, o.lapsed, true); err != nil {
 				return withoutEffect(err)
 			}
 		default:

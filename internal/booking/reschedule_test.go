@@ -212,7 +212,7 @@ func TestReschedule(t *testing.T) {
 			"LongReferral": {RescheduleRequest{From: slot, Referral: strings.Repeat("R", 65), To: slot, Key: "m"}, Invalid},
 			"Key":          {RescheduleRequest{Appointment: id, To: slot}, Invalid},
 			"LongReason":   {RescheduleRequest{Appointment: id, To: slot, Key: "m", OverlapReason: strings.Repeat("x", 501)}, Invalid},
-			"NoSlot":       {RescheduleRequest{Appointment: id, Key: "m"}, NotFound},
+			"NoSlot":       {RescheduleRequest{Appointment: id, Key: "m"}, Invalid},
 			"UnknownSlot":  {RescheduleRequest{Appointment: id, To: 1 << 50, Key: "m"}, NotFound},
 			"Unknown":      {RescheduleRequest{Appointment: 1 << 50, To: slot, Key: "m"}, NotFound},
 			"UnknownFrom":  {RescheduleRequest{From: slot, Referral: "R-?", To: slot, Key: "m"}, NotFound},

@@ -33,8 +33,17 @@ type key struct {
 // The kinds of key.
 const (
 	keySlot        = 's'
+	keyDoctor      = 'd' // whose calendar is written
 	keyAppointment = 'a' // where the slot is not known
 )
+
+// targetKey is that of where something is to be: a slot, or a time.
+func targetKey(slot SlotID, t *TimeTarget) key {
+	if t != nil {
+		return key{keyDoctor, int64(t.Doctor)}
+	}
+	return key{keySlot, int64(slot)}
+}
 
 // stripes are the turns of one process. Nil gives everybody their turn at once.
 type stripes struct {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -19,6 +20,7 @@ func TestTransportsAgree(t *testing.T) {
 	outcomes := map[string]int{}
 	var states [2][]string
 	var answers [2][]told
+	midnight := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 3)
 	for i, through := range []transport{overGraphQL{}, overREST{}} {
 		c := newClinic(t, 1)
 		api := c.instances[0]
@@ -31,6 +33,10 @@ func TestTransportsAgree(t *testing.T) {
 		elsewhere := *c // another doctor's slots at the same times
 		elsewhere.doctor = scan[int64](c, `INSERT INTO doctor (organization_id, name) VALUES ($1, 'Dr. Another') RETURNING id`, c.organization)
 		slots = append(slots, elsewhere.slots(4, 3)...)
+		flexible := scan[int64](c, `WITH d AS (INSERT INTO doctor (organization_id, name) VALUES ($1, 'Dr. Flexible') RETURNING id),
+			s AS (INSERT INTO schedule (doctor_id, valid_from, kind) SELECT id, '2026-01-01', 'FLEXIBLE' FROM d RETURNING id, doctor_id),
+			w AS (INSERT INTO schedule_window SELECT s.id, day, 0, 1440, 15, '{30, 45}' FROM s, generate_series(1, 7) AS day)
+			SELECT doctor_id FROM s`, c.organization)
 		desk := c.token("staff", "desk")
 		var patients []int64
 		for n := range 24 {
@@ -87,6 +93,9 @@ func TestTransportsAgree(t *testing.T) {
 			}
 			// Five keys for each patient: the limit of keys, which is a matter of time, lets them pass.
 			p := place{slot: slots[random.IntN(len(slots))], patient: patient, key: fmt.Sprintf("k%d-%d", n, random.IntN(5)), hold: random.IntN(2) == 0}
+			if random.IntN(4) == 0 {
+				p.slot, p.time = 0, moment{flexible, midnight.Add(time.Duration(random.IntN(12)) * 15 * time.Minute).Format(time.RFC3339), 30 + 15*random.IntN(3)}
+			}
 			if random.IntN(2) == 0 {
 				p.referral = fmt.Sprint("R-", random.IntN(6))
 			}
@@ -106,7 +115,7 @@ func TestTransportsAgree(t *testing.T) {
 				got = through.mark(api, token, id, status)
 			case 14, 15, 16:
 				made = true
-				m := move{id: id, to: p.slot, overlap: p.overlap}
+				m := move{id: id, to: p.slot, time: p.time, overlap: p.overlap}
 				n = -1
 				if who, known := patientOf[id]; known {
 					n = who

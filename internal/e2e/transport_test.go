@@ -53,14 +53,28 @@ type told struct {
 // place is what is to be booked or held.
 type place struct {
 	slot, patient          int64
+	time                   moment // instead of a slot
 	key, referral, overlap string
 	hold                   bool
+}
+
+// moment is a time of a doctor whose hours are flexible.
+type moment struct {
+	doctor  int64
+	start   string
+	minutes int
+}
+
+// target is where to, with a time as a transport has it.
+func (m moment) target(doctor any) map[string]any {
+	return map[string]any{"doctorId": doctor, "startAt": m.start, "minutes": m.minutes}
 }
 
 // move is what is to be moved, named by id or by referral and from, and where to.
 type move struct {
 	id, referral string
 	from, to     int64
+	time         moment // to, instead of a slot
 	key, overlap string
 }
 
@@ -119,6 +133,10 @@ func toldBy(a answer, field string) (t told) {
 
 func (overGraphQL) claim(base, token string, p place) told {
 	input := map[string]any{"slotId": strconv.FormatInt(p.slot, 10), "idempotencyKey": p.key}
+	if p.time != (moment{}) {
+		delete(input, "slotId")
+		input["target"] = map[string]any{"time": p.time.target(strconv.FormatInt(p.time.doctor, 10))}
+	}
 	if p.patient != 0 {
 		input["patientId"] = strconv.FormatInt(p.patient, 10)
 	}
@@ -149,6 +167,10 @@ func (overGraphQL) cancel(base, token, id, reason string) told {
 
 func (overGraphQL) move(base, token string, m move) told {
 	input := map[string]any{"toSlotId": strconv.FormatInt(m.to, 10), "idempotencyKey": m.key}
+	if m.time != (moment{}) {
+		delete(input, "toSlotId")
+		input["to"] = map[string]any{"time": m.time.target(strconv.FormatInt(m.time.doctor, 10))}
+	}
 	if m.id != "" {
 		input["appointmentId"] = m.id
 	} else {
@@ -220,6 +242,9 @@ func toldByREST(a answer) (t told) {
 
 func (overREST) claim(base, token string, p place) told {
 	asked := map[string]any{"slotId": p.slot}
+	if p.time != (moment{}) {
+		asked = map[string]any{"time": p.time.target(p.time.doctor)}
+	}
 	if p.patient != 0 {
 		asked["patientId"] = p.patient
 	}
@@ -257,6 +282,9 @@ func (overREST) cancel(base, token, id, reason string) told {
 
 func (overREST) move(base, token string, m move) told {
 	asked, path := map[string]any{"toSlotId": m.to}, "/api/appointments/"
+	if m.time != (moment{}) {
+		asked = map[string]any{"toTime": m.time.target(m.time.doctor)}
+	}
 	if m.id != "" {
 		path += m.id + "/"
 	} else {

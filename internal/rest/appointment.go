@@ -21,6 +21,7 @@ func holdSlot(h *Handler, in *request) (reply, error) { return h.claim(in, h.Boo
 func (h *Handler) claim(in *request, claim func(context.Context, booking.Actor, booking.BookRequest) (booking.Booking, error)) (reply, error) {
 	asked := booking.BookRequest{Key: in.key()}
 	in.object(bookMembers(&asked)...)
+	in.wrong(either("slotId", asked.Slot, "time", asked.Time))
 	in.accepts(mediaJSON)
 	if err := in.fault(); err != nil {
 		return reply{}, err
@@ -49,7 +50,8 @@ func (h *Handler) won(in *request, claimed booking.Booking, err error, slot book
 // bookMembers are those of a body that asks for a place.
 func bookMembers(r *booking.BookRequest) []member {
 	return []member{
-		{"slotId", (*idNumber)(&r.Slot), wantID, true},
+		{"slotId", (*idNumber)(&r.Slot), wantID, false},
+		{"time", &timeTarget{&r.Time}, wantTime, false},
 		{"patientId", (*idNumber)(&r.Patient), wantID, false},
 		{"referralId", &shortText{&r.Referral, 64}, "text of at most 64 characters", false},
 		{"overlapReason", &shortText{&r.OverlapReason, 500}, "text of at most 500 characters", false},
@@ -132,12 +134,14 @@ func rescheduleByReferral(h *Handler, in *request) (reply, error) {
 // moveMembers are those of a body that says where to move.
 func moveMembers(r *booking.RescheduleRequest) []member {
 	return []member{
-		{"toSlotId", (*idNumber)(&r.To), wantID, true},
+		{"toSlotId", (*idNumber)(&r.To), wantID, false},
+		{"toTime", &timeTarget{&r.ToTime}, wantTime, false},
 		{"overlapReason", &shortText{&r.OverlapReason, 500}, "text of at most 500 characters", false},
 	}
 }
 
 func (h *Handler) reschedule(in *request, asked booking.RescheduleRequest) (reply, error) {
+	in.wrong(either("toSlotId", asked.To, "toTime", asked.ToTime))
 	in.accepts(mediaJSON)
 	if err := in.fault(); err != nil {
 		return reply{}, err

@@ -79,7 +79,7 @@ func fault(status int, format string, args ...any) error {
 // Unwrap gives the refusal.
 func (e *statusError) Unwrap() error { return e.error }
 
-// fullError is SLOT_FULL with the slot that it is about.
+// fullError is SLOT_FULL with the slot that it is about; 0: about a time.
 type fullError struct {
 	error
 	slot booking.SlotID
@@ -115,7 +115,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		p.Status = own.status
 	}
 	var full *fullError
-	if errors.As(err, &full) && known.Code == booking.SlotFull {
+	if errors.As(err, &full) && known.Code == booking.SlotFull && full.slot != 0 {
 		p.Alternatives = "/api/slots/" + strconv.FormatInt(int64(full.slot), 10) + "/alternatives"
 	}
 	p.write(w)

@@ -205,7 +205,10 @@ func TestBodiesLikeDocument(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
 	parts := []string{`{`, `}`, `"slotId"`, `"patientId"`, `:`, `:`, `,`, `1`, `77`, `0`, `-1`, `"x"`, `null`, `1.5`, `[`, `]`, `"SlotId"`, ` `, "\n", `true`, `9007199254740991`, `9223372036854775808`,
-		`"referralId"`, `"overlapReason"`, `""`, `" "`, `"` + strings.Repeat("ü", 64) + `"`, `"` + strings.Repeat("r", 64) + ` "`, `"` + strings.Repeat("o", 501) + `"`}
+		`"referralId"`, `"overlapReason"`, `""`, `" "`, `"` + strings.Repeat("ü", 64) + `"`, `"` + strings.Repeat("r", 64) + ` "`, `"` + strings.Repeat("o", 501) + `"`,
+		`"time"`, `{"doctorId":1,"startAt":"2026-10-12T07:15:00Z","minutes":30}`, `{"doctorId":1,"startAt":"2026-10-12T07:15:00.5Z","minutes":30}`,
+		`{"doctorId":1,"startAt":"2026-10-12T09:15:00+02:00","minutes":1440}`, `{"doctorId":1,"startAt":"2026-02-30T07:15:00Z","minutes":30}`,
+		`{"doctorId":"1","startAt":"2026-10-12T07:15:00Z","minutes":30}`, `{"doctorId":1,"startAt":"2026-10-12T07:15:00Z","minutes":0}`, `{"doctorId":1}`}
 	taken := 0
 	for range 20_000 {
 		var text strings.Builder
@@ -216,9 +219,9 @@ func TestBodiesLikeDocument(t *testing.T) {
 			}
 		default:
 			value := func() string { return parts[random.IntN(len(parts))] }
-			text.WriteString(`{"slotId":` + value())
+			text.WriteString(`{` + []string{`"slotId"`, `"time"`}[random.IntN(2)] + `:` + value())
 			if random.IntN(2) == 0 {
-				text.WriteString(`,` + []string{`"patientId"`, `"referralId"`, `"overlapReason"`, `"slotId"`, `"x"`}[random.IntN(5)] + `:` + value())
+				text.WriteString(`,` + []string{`"patientId"`, `"referralId"`, `"overlapReason"`, `"slotId"`, `"time"`, `"x"`}[random.IntN(6)] + `:` + value())
 			}
 			text.WriteString(`}`)
 		}
@@ -226,13 +229,14 @@ func TestBodiesLikeDocument(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/api/appointments", strings.NewReader(body))
 		r.Header.Set("Content-Type", mediaJSON)
 		r.Header.Set("Idempotency-Key", "k")
-		ours := decodeObject([]byte(body), bookMembers(new(booking.BookRequest))) == nil
+		var asked booking.BookRequest
+		ours := decodeObject([]byte(body), bookMembers(&asked)) == nil && either("slotId", asked.Slot, "time", asked.Time) == nil
 		if body == "" {
 			continue
 		}
 		r.Body = io.NopCloser(strings.NewReader(body))
 		theirs, faults := v.ValidateHttpRequestSync(r)
-		for _, name := range []string{`"slotId"`, `"patientId"`, `"referralId"`, `"overlapReason"`} {
+		for _, name := range []string{`"slotId"`, `"time"`, `"patientId"`, `"referralId"`, `"overlapReason"`, `"doctorId"`} {
 			if strings.Count(body, name) > 1 {
 				theirs = theirs && ours // it does not see that a member is there twice
 			}

@@ -64,6 +64,7 @@ var operations = map[string]map[string]operation{
 	"/api/doctors/{doctorId}":                      {http.MethodGet: getDoctor},
 	"/api/doctors/{doctorId}/slots":                {http.MethodGet: listSlots},
 	"/api/doctors/{doctorId}/days":                 {http.MethodGet: listDays},
+	"/api/doctors/{doctorId}/starts":               {http.MethodGet: listStarts},
 	"/api/doctors/{doctorId}/appointments":         {http.MethodGet: listDoctorAppointments},
 	"/api/doctors/{doctorId}/waiting":              {http.MethodGet: listDoctorWaiting},
 	"/api/slots/{slotId}/alternatives":             {http.MethodGet: listAlternatives},

@@ -47,9 +47,9 @@ func (s *Service) Generate(ctx context.Context, actor booking.Actor, doctor book
 	return int(n), wrap(err, "generate slots of doctor %d", doctor)
 }
 
-const scheduledSQL = `SELECT DISTINCT doctor_id FROM schedule ORDER BY doctor_id`
+const scheduledSQL = `SELECT DISTINCT doctor_id FROM schedule WHERE kind = 'FIXED' ORDER BY doctor_id`
 
-// GenerateAll is Generate for all doctors who have a template. It calls progress, unless that is
+// GenerateAll is Generate for all doctors who have a template with shifts. It calls progress, unless that is
 // nil, as doctors are done, never twice at once. What it has added before an error stays: it may
 // simply be run again.
 func (s *Service) GenerateAll(ctx context.Context, days int, progress func(done, total int)) (int64, error) {
@@ -246,8 +246,13 @@ func (p *plan) dropExisting(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// insertSQL decides what is missing, whatever was read before.
+// insertSQL decides what is missing, whatever was read before. It makes no slot where a patient has a
+// time of a doctor whose hours were flexible: windows may reach into the first day of a template.
 const insertSQL = `
 INSERT INTO time_slot (doctor_id, start_at, end_at, opens_at, capacity)
 SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::timestamptz[], $4::timestamptz[], $5::int[])
+           AS p (doctor_id, start_at, end_at, opens_at, capacity)
+ WHERE NOT EXISTS (SELECT FROM time_slot t
+                    WHERE t.doctor_id = p.doctor_id AND t.kind = 'FLEXIBLE' AND t.status <> 'WITHDRAWN'
+                      AND tstzrange(t.start_at, t.end_at) && tstzrange(p.start_at, p.end_at))
 ON CONFLICT (doctor_id, start_at) WHERE status <> 'WITHDRAWN' DO NOTHING`

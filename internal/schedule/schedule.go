@@ -8,6 +8,9 @@
 //	                  │                     │  Slots: wall clock → real time, day by day
 //	                  └───── time_slot ◀────┘  Generate: adds what is not there, never changes a slot
 //
+// A template of flexible hours has windows instead of shifts. Nothing is generated from them:
+// [Service.FreeStarts] says when an appointment can begin, and its slot comes with it.
+//
 // Slots that exist are changed by [Service.UpdateSlot], within what their appointments allow.
 //
 // A [Service] may be used by any number of goroutines and processes at once. Whoever writes a

@@ -91,7 +91,8 @@ func (s *Service) offer(ctx context.Context, tx pgx.Tx, slot *booking.Slot) erro
 // as changed, without effect. It refuses with CAPACITY_IN_USE if more places are taken than the
 // new capacity has; SLOT_PAST for a slot that has begun, which nothing could book any more;
 // NOT_FOUND for one that is not there, withdrawn or not the actor's; INVALID for a change of
-// nothing, a capacity outside 1 to 100,000 or another status than SlotOpen and SlotClosed.
+// nothing, a capacity outside 1 to 100,000, or of a FLEXIBLE slot, or another status than SlotOpen and
+// SlotClosed.
 func (s *Service) UpdateSlot(ctx context.Context, actor booking.Actor, id booking.SlotID, change SlotChange) (booking.Slot, error) {
 	own, err := scope(actor)
 	if err != nil {
@@ -128,6 +129,9 @@ func (s *Service) UpdateSlot(ctx context.Context, actor booking.Actor, id bookin
 		}
 		return s.offer(ctx, tx, &slot)
 	})
+	if booking.Constraint(err) == "chk_flexible_capacity" {
+		return booking.Slot{}, booking.Refuse(booking.Invalid, "A time of flexible hours is for one patient: its capacity can't be changed.")
+	}
 	if booking.Constraint(err) == "chk_booked" {
 		return booking.Slot{}, booking.Refuse(booking.CapacityInUse,
 			"More places are taken than that. Cancel appointments first, or choose a capacity of at least %d.", slot.Booked)

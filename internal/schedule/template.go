@@ -43,11 +43,13 @@ type Shift struct {
 	Capacity     int     // patients per slot, 1 to 100,000
 }
 
-// Template is the shifts of a doctor's week, for the days on which it holds.
+// Template is a doctor's week, for the days on which it holds: shifts cut into slots, or else windows
+// of flexible hours.
 type Template struct {
 	ValidFrom  booking.Date
 	ValidUntil booking.Date // last day; zero = open end
 	Shifts     []Shift
+	Windows    []Window
 }
 
 // ScheduleID names a stored template.
@@ -102,8 +104,12 @@ func (t Template) check() error {
 		return booking.Refuse(booking.Invalid, "validFrom is missing.")
 	case !t.ValidUntil.IsZero() && t.ValidUntil.Before(t.ValidFrom):
 		return booking.Refuse(booking.Invalid, "validUntil must not be before validFrom.")
+	case len(t.Windows) > 0 && len(t.Shifts) > 0:
+		return booking.Refuse(booking.Invalid, "shifts and windows can't be in one schedule: a doctor has slots or flexible hours.")
+	case len(t.Windows) > 0:
+		return checkWindows(t.Windows)
 	case len(t.Shifts) == 0:
-		return booking.Refuse(booking.Invalid, "shifts must not be empty.")
+		return booking.Refuse(booking.Invalid, "shifts must not be empty, or windows, for flexible hours.")
 	case len(t.Shifts) > maxShifts:
 		return booking.Refuse(booking.Invalid, "shifts must be at most %d.", maxShifts)
 	}
@@ -158,9 +164,9 @@ WITH s AS (INSERT INTO schedule (doctor_id, valid_from, valid_until) VALUES ($1,
 SELECT id FROM s`
 
 // CreateSchedule gives a doctor a template, for the staff of the doctor's organization. Its slots
-// come with Generate. It refuses with SCHEDULE_IN_USE if one of its days has a template; NOT_FOUND
+// come with Generate; windows have none. It refuses with SCHEDULE_IN_USE if one of its days has a template; NOT_FOUND
 // for a doctor that is not there or not the actor's; INVALID, naming the field, for shifts that
-// make no slots or two slots with one start.
+// make no slots or two slots with one start, and windows that overlap.
 func (s *Service) CreateSchedule(ctx context.Context, actor booking.Actor, doctor booking.DoctorID, t Template) (ScheduleID, error) {
 	own, err := scope(actor)
 	if err != nil {
@@ -187,6 +193,9 @@ func (s *Service) CreateSchedule(ctx context.Context, actor booking.Actor, docto
 		}
 		if !ours {
 			return noDoctor()
+		}
+		if len(t.Windows) > 0 {
+			return tx.QueryRow(ctx, createFlexibleSQL, doctor, t.ValidFrom, t.ValidUntil, t.Windows).Scan(&id)
 		}
 		return tx.QueryRow(ctx, createScheduleSQL, doctor, t.ValidFrom, t.ValidUntil,
 			columns[0], columns[1], columns[2], columns[3], columns[4], columns[5]).Scan(&id)
