@@ -340,7 +340,7 @@ func TestETag(t *testing.T) {
 				}
 			}
 			b := w.send(http.MethodGet, at, "", `If-None-Match: "x"`, "Authorization: Bearer "+w.patient("p"))
-			if b.Status != http.StatusOK || b.Body != a.Body || b.Header.Get("Cache-Control") != "private, no-cache" {
+			if b.Status != http.StatusOK || b.Header.Get("ETag") != tag || b.Header.Get("Cache-Control") != "private, no-cache" {
 				t.Errorf("with a token: %d %q %+v", b.Status, b.Body, b.Header)
 			}
 			w.handler.responses.purge()

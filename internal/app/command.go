@@ -139,12 +139,16 @@ func (c *workerCommand) Run(at console) error {
 // Work does what nobody waits for, until ctx ends, and then returns nil. Any number of workers share
 // the work. It fails if the database is away at first, or its schema is older than the program.
 func Work(ctx context.Context, database Database, log *slog.Logger) error {
-	return database.withPool(ctx, func(pool *pgxpool.Pool) error {
+	err := database.withPool(ctx, func(pool *pgxpool.Pool) error {
 		log.Info("working")
 		err := booking.New(pool, booking.Config{}).Sweep(ctx, func(err error) { log.Warn("holds could not be ended", "error", err) })
 		log.Info("stopped")
 		return err
 	})
+	if ctx.Err() != nil {
+		return nil // it was told to stop, perhaps before it had begun
+	}
+	return err
 }
 
 type migrateUp struct{ Database }

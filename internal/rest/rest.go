@@ -75,12 +75,12 @@ var operations = map[string]map[string]operation{
 	"/api/appointments/{appointmentId}/reschedule": {http.MethodPost: rescheduleAppointment},
 	"/api/appointments/reschedule":                 {http.MethodPost: rescheduleByReferral},
 	"/api/appointments/{appointmentId}/attendance": {http.MethodPut: markAppointment},
-	"/api/holds":                                   {http.MethodPost: holdSlot},
-	"/api/holds/{appointmentId}":                   {http.MethodDelete: releaseHold},
-	"/api/holds/{appointmentId}/confirm":           {http.MethodPost: confirmHold},
-	"/api/waiting":                                 {http.MethodGet: listWaiting, http.MethodPost: joinWaitingList},
-	"/api/waiting/{entryId}":                       {http.MethodGet: getWaitingEntry, http.MethodDelete: leaveWaitingList},
-	"/api/patients/{subject}":                      {http.MethodPut: registerPatient},
+	"/api/holds":                         {http.MethodPost: holdSlot},
+	"/api/holds/{appointmentId}":         {http.MethodDelete: releaseHold},
+	"/api/holds/{appointmentId}/confirm": {http.MethodPost: confirmHold},
+	"/api/waiting":                       {http.MethodGet: listWaiting, http.MethodPost: joinWaitingList},
+	"/api/waiting/{entryId}":             {http.MethodGet: getWaitingEntry, http.MethodDelete: leaveWaitingList},
+	"/api/patients/{subject}":            {http.MethodPut: registerPatient},
 }
 
 // patience is how long an operation may take. What the database is slow to answer or has no
