@@ -5,6 +5,7 @@ DROP FUNCTION lock_waiting(timestamptz, bigint[], int[], bigint[]);
 DROP FUNCTION wants(waiting_entry, time_slot, timestamptz);
 DROP FUNCTION next_release(timestamptz, text);
 DROP TABLE waiting_entry;
+DROP INDEX ix_due_slot;
 ALTER TABLE organization
     DROP CONSTRAINT chk_cancelled_returns,
     DROP CONSTRAINT chk_offer_minutes,

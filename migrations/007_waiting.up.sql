@@ -6,6 +6,9 @@ ALTER TABLE organization
     ADD CONSTRAINT chk_offer_minutes     CHECK (offer_minutes BETWEEN 1 AND 1440),
     ADD CONSTRAINT chk_cancelled_returns CHECK (cancelled_returns IN ('AT_ONCE', 'NEXT_RELEASE'));
 
+-- What of a slot's places will be due: lists look for both kinds at once.
+CREATE INDEX ix_due_slot ON appointment (slot_id) WHERE status = 'HELD' OR returns_at IS NOT NULL;
+
 -- One wish of a patient: any place with this doctor on these days. It is for one place: when that is
 -- booked, the wish is fulfilled.
 CREATE TABLE waiting_entry (

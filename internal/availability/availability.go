@@ -60,14 +60,14 @@ const awaitedSQL = `EXISTS (SELECT FROM waiting_entry w
                              WHERE w.doctor_id = t.doctor_id AND w.status IN ('WAITING', 'OFFERED') AND w.during @> t.start_at)`
 
 // holdsSQL joins, to each slot t, how many of its places are due at z.now and nobody's, and when the
-// next one will be due. It costs a probe of two indexes for each slot with places taken. A
-// FLEXIBLE slot has no place that could be free: it is taken until it is withdrawn.
+// next one will be due. It costs a probe of an index for each slot with places taken. A FLEXIBLE slot
+// has no place that could be free: it is taken until it is withdrawn.
 const holdsSQL = `
   LEFT JOIN LATERAL (SELECT (count(*) FILTER (WHERE e.at <= z.now AND NOT ` + awaitedSQL + `))::int AS lapsed,
                             min(e.at) FILTER (WHERE e.at > z.now) AS lapses
-                       FROM (SELECT x.expires_at AS at FROM appointment x WHERE x.slot_id = t.id AND x.status = 'HELD'
-                             UNION ALL
-                             SELECT x.returns_at FROM appointment x WHERE x.slot_id = t.id AND x.returns_at IS NOT NULL) AS e
+                       FROM (SELECT CASE x.status WHEN 'HELD' THEN x.expires_at ELSE x.returns_at END AS at
+                               FROM appointment x
+                              WHERE x.slot_id = t.id AND (x.status = 'HELD' OR x.returns_at IS NOT NULL)) AS e
                       WHERE t.booked_count > 0 AND t.kind = 'FIXED') AS h ON true`
 
 // fields are where slotColumns go.
