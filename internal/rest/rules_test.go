@@ -17,8 +17,8 @@ func TestBookingRules(t *testing.T) {
 	anna := w.register(staff, "anna")
 	for _, path := range []string{fmt.Sprintf("/api/doctors/%d", w.doctor), "/api/doctors"} {
 		for set, want := range map[string]string{
-			"hold_minutes = 10": `"bookingRules":{"holdMinutes":10,"noticeMinutes":null,"horizonDays":null,"cutoffMinutes":null,"maxActive":null,"maxHolds":null,"maxPerDay":null}`,
-			"hold_minutes = 7, notice_minutes = 1, horizon_days = 2, cutoff_minutes = 3, max_active = 4, max_holds = 5, max_per_day = 6": `"bookingRules":{"holdMinutes":7,"noticeMinutes":1,"horizonDays":2,"cutoffMinutes":3,"maxActive":4,"maxHolds":5,"maxPerDay":6}`,
+			"hold_minutes = 10": `"bookingRules":{"holdMinutes":10,"noticeMinutes":null,"horizonDays":null,"cutoffMinutes":null,"maxActive":null,"maxHolds":null,"maxPerDay":null,"offerMinutes":30,"cancelledPlacesReturn":"AT_ONCE"}`,
+			"hold_minutes = 7, notice_minutes = 1, horizon_days = 2, cutoff_minutes = 3, max_active = 4, max_holds = 5, max_per_day = 6": `"bookingRules":{"holdMinutes":7,"noticeMinutes":1,"horizonDays":2,"cutoffMinutes":3,"maxActive":4,"maxHolds":5,"maxPerDay":6,"offerMinutes":30,"cancelledPlacesReturn":"AT_ONCE"}`,
 		} {
 			w.exec(`UPDATE organization SET hold_minutes = 10, notice_minutes = NULL, horizon_days = NULL, cutoff_minutes = NULL, max_active = NULL, max_holds = NULL, max_per_day = NULL`)
 			w.exec(`UPDATE organization SET ` + set)
