@@ -3,6 +3,7 @@ package booking
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -157,4 +158,35 @@ func TestLists(t *testing.T) {
 			wantCode(t, err, Invalid)
 		}
 	})
+}
+
+// The practice's day has what was given back, where there are slots and where hours are flexible.
+func TestDoctorAppointmentsGivenBack(t *testing.T) {
+	t.Parallel()
+	p := newFlexible(t)
+	ctx := context.Background()
+	patient := p.patient()
+	fixed := p.book(patient, p.slot(11*time.Hour, 1), "fixed")
+	booked, err := p.bookTime(patient, "time", p.time(0, 30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []Appointment{fixed.Appointment, booked.Appointment} {
+		if _, err := p.service.Cancel(ctx, patient, CancelRequest{Appointment: a.ID}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.wantTaken("")
+	page, err := p.service.DoctorAppointments(ctx, p.staff(), p.doctor, today, Page{First: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, a := range page.Appointments {
+		got = append(got, fmt.Sprint(a.ID, a.Status))
+	}
+	want := []string{fmt.Sprint(booked.Appointment.ID, AppointmentCancelled), fmt.Sprint(fixed.Appointment.ID, AppointmentCancelled)}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
 }

@@ -380,3 +380,37 @@ func TestEnd(t *testing.T) {
 		}
 	})
 }
+
+// A time of flexible hours that is booked is one new slot to those who watch, and no reason to read all
+// of it again: its row is made and taken in one transaction, as the function claim_time does.
+func TestFlexibleSlotIsADelta(t *testing.T) {
+	t.Parallel()
+	for name, control := range map[string]bool{"ByDelta": false, "Control": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := open(t)
+			if control {
+				c.exec(`ALTER TABLE time_slot DISABLE TRIGGER slot_flexible_made`)
+			}
+			c.slots(c.doctor, 3)
+			s := c.watch(c.doctor)
+			s.awaitTruth()
+			c.fence()
+			before := s.seen(Snapshot)
+			c.exec(`DO $$ DECLARE slot bigint; BEGIN
+				INSERT INTO time_slot (doctor_id, start_at, end_at, capacity, kind, opens_at)
+				SELECT id, '2026-10-06 06:00Z', '2026-10-06 06:45Z', 1, 'FLEXIBLE', '2026-01-01' FROM doctor
+				RETURNING id INTO slot;
+				UPDATE time_slot SET booked_count = 1 WHERE id = slot;
+			END $$`)
+			c.fence()
+			s.awaitTruth()
+			c.exec(`UPDATE time_slot SET booked_count = 0 WHERE kind = 'FLEXIBLE'`)
+			c.fence()
+			s.awaitTruth()
+			if again := s.seen(Snapshot) > before; again != control {
+				t.Errorf("read again: %v", again)
+			}
+		})
+	}
+}
