@@ -76,12 +76,8 @@ func refusals(err error) ([]Refusal, error) {
 		return []Refusal{}, err
 	}
 	refusal := Refusal{Code: known.Code, Message: known.Message}
-	wait := known.RetryAfter
-	if !known.OpensAt.IsZero() {
-		wait = time.Until(known.OpensAt)
-	}
-	if wait > 0 {
-		refusal.RetryAfter = new(seconds(wait))
+	if seconds := known.RetrySeconds(); seconds > 0 {
+		refusal.RetryAfter = &seconds
 	}
 	return []Refusal{refusal}, nil
 }
@@ -130,47 +126,30 @@ func (p presenter) present(ctx context.Context, err error) *gqlerror.Error {
 	if errors.As(err, &document) {
 		shown = gqlerror.Error{Message: document.Message, Path: document.Path, Locations: document.Locations}
 	}
-	var known *booking.Error
-	switch {
-	case errors.As(err, &known):
-	case document != nil && document.Extensions["code"] != nil: // by the parser or the rules
-		known = booking.Refuse(booking.Invalid, "%s", document.Message)
-	case ctx.Err() != nil:
-		known = booking.Refuse(booking.Unavailable, "The request was given up before it was answered.")
-	default:
-		if !errors.As(booking.DatabaseError(err), &known) {
-			known = booking.Refuse(booking.Internal, "")
-		}
+	var told *booking.Error
+	if !errors.As(err, &told) && document != nil && document.Extensions["code"] != nil { // by the parser or the rules
+		told = booking.Refuse(booking.Invalid, "%s", document.Message)
+	} else {
+		told = booking.Told(ctx, err)
 	}
-	shown.Message = known.Message
-	shown.Extensions = map[string]any{"code": known.Code}
-	if known.RetryAfter > 0 {
-		shown.Extensions["retryAfter"] = seconds(known.RetryAfter)
+	shown.Message = told.Message
+	shown.Extensions = map[string]any{"code": told.Code}
+	if seconds := told.RetrySeconds(); seconds > 0 {
+		shown.Extensions["retryAfter"] = seconds
 	}
-	if known.Cause != nil && places[known.Code] == asWhole {
-		p.log.InfoContext(ctx, "not now", "code", known.Code, "requestId", requestID(ctx), "error", cause(known.Cause))
+	if told.Cause != nil && places[told.Code] == asWhole {
+		p.log.InfoContext(ctx, "not now", "code", told.Code, "requestId", requestID(ctx), "error", booking.LogText(told.Cause))
 	}
-	if known.Code == booking.Internal {
+	if told.Code == booking.Internal {
 		id := requestID(ctx)
-		shown.Message = "Something went wrong on our side. Ask us with the request id if it stays."
 		shown.Extensions["requestId"] = id
-		attrs := []any{"requestId", id, "error", cause(err)}
-		if problem := new(panicError); errors.As(err, &problem) {
+		attrs := []any{"requestId", id, "error", booking.LogText(told.Cause)}
+		if problem := new(panicError); errors.As(told.Cause, &problem) {
 			attrs = append(attrs, "stack", string(problem.stack))
 		}
 		p.log.ErrorContext(ctx, "internal error", attrs...)
 	}
 	return &shown
-}
-
-// cause is what the log says of an unexpected error. The database's messages may quote values, so
-// of those the condition has to do.
-func cause(err error) string {
-	var condition interface{ SQLState() string }
-	if errors.As(err, &condition) {
-		return fmt.Sprintf("SQLSTATE %s, constraint %q", condition.SQLState(), booking.Constraint(err))
-	}
-	return err.Error()
 }
 
 // panicError is a panic as an error.

@@ -3,6 +3,7 @@ package booking
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -40,6 +41,15 @@ func Constraint(err error) string {
 		return pg.ConstraintName
 	}
 	return ""
+}
+
+// LogText is what the log says of an unexpected error. The database's messages may quote values, so of
+// those the condition has to do.
+func LogText(err error) string {
+	if state := sqlState(err); state != "" {
+		return fmt.Sprintf("SQLSTATE %s, constraint %q", state, Constraint(err))
+	}
+	return err.Error()
 }
 
 func sqlState(err error) string {

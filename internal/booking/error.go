@@ -1,7 +1,10 @@
 package booking
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -72,6 +75,34 @@ func (e *Error) Error() string {
 
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Cause }
+
+// RetrySeconds is after how many whole seconds from now trying again may help, 0 = not said. It is
+// rounded up, as trying again too early is what it is to prevent, and fits 32 bits.
+func (e *Error) RetrySeconds() int {
+	wait := e.RetryAfter
+	if !e.OpensAt.IsZero() {
+		wait = time.Until(e.OpensAt)
+	}
+	return int(min(max(math.Ceil(wait.Seconds()), 0), math.MaxInt32))
+}
+
+// Told is the refusal that a client is told an error as, and that has what only the log may know as its
+// cause: refusals as they are, UNAVAILABLE if the request was given up, what [DatabaseError] says, and
+// of anything else that there was one, with INTERNAL.
+func Told(ctx context.Context, err error) *Error {
+	var known *Error
+	switch {
+	case errors.As(err, &known):
+	case ctx.Err() != nil || errors.Is(err, context.Canceled):
+		return &Error{Code: Unavailable, RetryAfter: time.Second, Message: "The request was given up before it was answered."}
+	case !errors.As(DatabaseError(err), &known):
+		known = &Error{Code: Internal}
+	}
+	if known.Code == Internal {
+		return &Error{Code: Internal, Message: "Something went wrong on our side. Ask us with the request id if it stays.", Cause: err}
+	}
+	return known
+}
 
 // Refuse makes a refusal with a formatted message.
 func Refuse(code Code, format string, args ...any) *Error {

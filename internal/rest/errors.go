@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -98,17 +97,12 @@ func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
 // fail answers with a problem.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
-	known := h.known(r, err)
+	known := h.told(r, err)
 	k := kinds[known.Code]
 	p := problem{Type: referencePath + "#" + string(known.Code), Title: k.title, Status: k.status,
-		Detail: known.Message, Code: known.Code, RequestID: requestID(r), AppointmentID: known.Existing}
-	wait := known.RetryAfter
+		Detail: known.Message, Code: known.Code, RequestID: requestID(r), RetryAfter: known.RetrySeconds(), AppointmentID: known.Existing}
 	if !known.OpensAt.IsZero() {
-		opens := known.OpensAt.UTC()
-		p.OpensAt, wait = &opens, time.Until(opens)
-	}
-	if wait > 0 { // rounded up: trying again too early is what it is to prevent
-		p.RetryAfter = int((wait + time.Second - 1) / time.Second)
+		p.OpensAt = new(known.OpensAt.UTC())
 	}
 	var own *statusError
 	if errors.As(err, &own) {
@@ -148,41 +142,21 @@ func (p problem) write(w http.ResponseWriter) {
 	w.Write(body)
 }
 
-// known is the refusal that an error is told as: of an unexpected one no more than an id to ask us
-// about. What only the log may know goes there.
-func (h *Handler) known(r *http.Request, err error) *booking.Error {
-	var known *booking.Error
+// told is the refusal that an error is told as. What only the log may know goes there.
+func (h *Handler) told(r *http.Request, err error) *booking.Error {
 	ctx := r.Context()
+	told := booking.Told(ctx, err)
 	switch {
-	case errors.As(err, &known):
-	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
-		known = booking.Refuse(booking.Unavailable, "The request was given up before it was answered.")
-		known.RetryAfter = time.Second
-	case !errors.As(booking.DatabaseError(err), &known):
-		known = booking.Refuse(booking.Internal, "")
-	}
-	switch {
-	case known.Code == booking.Internal:
-		attrs := []any{"requestId", requestID(r), "error", cause(err)}
-		if problem := new(panicError); errors.As(err, &problem) {
+	case told.Code == booking.Internal:
+		attrs := []any{"requestId", requestID(r), "error", booking.LogText(told.Cause)}
+		if problem := new(panicError); errors.As(told.Cause, &problem) {
 			attrs = append(attrs, "stack", string(problem.stack))
 		}
 		h.Log.ErrorContext(ctx, "internal error", attrs...)
-		return booking.Refuse(booking.Internal, "Something went wrong on our side. Ask us with the request id if it stays.")
-	case known.Cause != nil && kinds[known.Code].status == http.StatusServiceUnavailable:
-		h.Log.InfoContext(ctx, "not now", "code", known.Code, "requestId", requestID(r), "error", cause(known.Cause))
+	case told.Cause != nil && kinds[told.Code].status == http.StatusServiceUnavailable:
+		h.Log.InfoContext(ctx, "not now", "code", told.Code, "requestId", requestID(r), "error", booking.LogText(told.Cause))
 	}
-	return known
-}
-
-// cause is what the log says of an unexpected error. The database's messages may quote values, so
-// of those the condition has to do.
-func cause(err error) string {
-	var condition interface{ SQLState() string }
-	if errors.As(err, &condition) {
-		return fmt.Sprintf("SQLSTATE %s, constraint %q", condition.SQLState(), booking.Constraint(err))
-	}
-	return err.Error()
+	return told
 }
 
 // requestIDHeader names a request; whoever runs before us has made sure of a sane one.

@@ -236,8 +236,7 @@ func TestUnavailable(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	request, _ := http.NewRequestWithContext(ctx, http.MethodGet, "/api/doctors", nil)
-	known := w.handler.known(request, context.Canceled)
-	if known.Code != booking.Unavailable {
-		t.Errorf("%+v", known)
+	if told := w.handler.told(request, context.Canceled); told.Code != booking.Unavailable {
+		t.Errorf("%+v", told)
 	}
 }
