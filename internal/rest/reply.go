@@ -194,11 +194,12 @@ type updateJSON struct {
 	Days     int              `json:"days"`
 	TimeZone string           `json:"timeZone"`
 	Epoch    int64            `json:"epoch"`
+	AsOf     *time.Time       `json:"asOf"`
 	Slots    []slotJSON       `json:"slots"`
 }
 
 func update(u live.Update) updateJSON {
-	return updateJSON{u.Kind, u.DoctorID, u.From.String(), u.Days, u.TimeZone, u.Epoch, slots(u.Slots)}
+	return updateJSON{u.Kind, u.DoctorID, u.From.String(), u.Days, u.TimeZone, u.Epoch, u.AsOf, slots(u.Slots)}
 }
 
 type appointmentJSON struct {

@@ -89,6 +89,9 @@ func (s *watcher) update() (u updateJSON) {
 	if string(again) != text {
 		s.t.Errorf("%s\nis not the same as\n%s", text, again)
 	}
+	if (u.Kind == live.Snapshot) != (u.AsOf != nil) {
+		s.t.Errorf("%s of %v", u.Kind, u.AsOf)
+	}
 	return u
 }
 
@@ -197,11 +200,13 @@ func TestStreamLimits(t *testing.T) {
 		}
 	}
 	w.handler.Close()
-	deadline := time.Now().Add(wait)
+	look, deadline := time.NewTicker(time.Millisecond), time.After(wait)
+	defer look.Stop()
 	for w.handler.Admission.Open() > 0 {
-		if time.Now().After(deadline) {
+		select {
+		case <-look.C:
+		case <-deadline:
 			t.Fatalf("%d are still counted", w.handler.Admission.Open())
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
