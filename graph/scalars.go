@@ -73,14 +73,6 @@ func MarshalWaitingID(id booking.WaitingID) graphql.Marshaler { return marshalID
 // UnmarshalWaitingID reads the id of an entry of a waiting list.
 func UnmarshalWaitingID(v any) (booking.WaitingID, error) { return unmarshalID[booking.WaitingID](v) }
 
-// MarshalScheduleID writes the id of a template.
-func MarshalScheduleID(id schedule.ScheduleID) graphql.Marshaler { return marshalID(id) }
-
-// UnmarshalScheduleID reads the id of a template.
-func UnmarshalScheduleID(v any) (schedule.ScheduleID, error) {
-	return unmarshalID[schedule.ScheduleID](v)
-}
-
 func marshalID[T ~int64](id T) graphql.Marshaler {
 	return graphql.WriterFunc(func(w io.Writer) {
 		w.Write(appendID(make([]byte, 0, 22), id)) //nolint:errcheck // a buffer
