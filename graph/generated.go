@@ -349,7 +349,8 @@ type Mutation {
   Puts a patient on a doctor's waiting list, for any place on the days from ` + "`" + `from` + "`" + ` to ` + "`" + `to` + "`" + `. A place that
   comes free is offered to the first who fits, before anybody else can see it: as a hold, which is
   confirmed or given back like any other (` + "`" + `WaitingEntry.offer` + "`" + `), and lapses. Joining again for the same
-  days changes nothing and is no error.
+  days changes nothing and is no error. Only places in slots are offered: times of flexible hours are
+  everybody's as soon as they come back (` + "`" + `freeStarts` + "`" + `).
   """
   joinWaitingList(input: JoinWaitingListInput!): JoinWaitingListPayload!
 
@@ -492,7 +493,7 @@ type BookingRules {
   cancelledPlacesReturn: PlacesReturn!
 }
 
-"When places of cancelled appointments come back to everybody."
+"When places of cancelled appointments come back to everybody. Times of flexible hours always do at once."
 enum PlacesReturn {
   "At once."
   AT_ONCE

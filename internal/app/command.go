@@ -23,8 +23,8 @@ import (
 
 // commands is the command line of openslot.
 type commands struct {
-	API     apiCommand    `cmd:"" help:"Serve the GraphQL API."`
-	Worker  workerCommand `cmd:"" help:"Do what nobody waits for: end holds that have lapsed. Any number may run; they share the work."`
+	API     apiCommand    `cmd:"" help:"Serve the API, over GraphQL and plain HTTP."`
+	Worker  workerCommand `cmd:"" help:"Do what nobody waits for: end holds that have lapsed, give withheld places back, tidy waiting lists. Any number may run; they share the work."`
 	Migrate struct {
 		Up      migrateUp      `cmd:"" help:"Bring the schema up to what this program needs. Safe to run from many places at once."`
 		Down    migrateDown    `cmd:"" help:"Take the whole schema away, with all data in it."`

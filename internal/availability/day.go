@@ -16,9 +16,8 @@ type Day struct {
 	Date     booking.Date
 	TimeZone string    // IANA name of the zone that Date is in
 	AsOf     time.Time // UTC; the slots are at least as new
-	// Slots by start: those that had not begun and are not withdrawn; times taken of flexible hours, which
-	// are full slots of one place, other full and closed ones, and
-	// those that open later, included.
+	// Slots by start: those that had not begun and are not withdrawn. Full and closed ones and those that
+	// open later are included; so are the times that are taken of flexible hours, full slots of one place.
 	Slots []booking.Slot
 }
 

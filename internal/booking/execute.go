@@ -103,7 +103,8 @@ func (s *Service) settle(ctx context.Context, calls []*call, outcomes []outcome,
 	return s.execute(ctx, hindered, how.wait)
 }
 
-// hear tells the gate if an outcome says that the slot is full. 0: it was made for a time, and nobody else asks for it.
+// hear tells the gate if an outcome says that the slot is full. One that was made for a time (0) nobody
+// else asks for.
 func (s *Service) hear(slot SlotID, o outcome) {
 	if s.config.Gate != nil && o.full != nil && slot != 0 {
 		s.config.Gate.Full(FullMark{Slot: slot, Version: *o.full, At: o.at})

@@ -65,8 +65,8 @@ func (s *Service) Expire(ctx context.Context, doctors ...DoctorID) (int, error) 
 	}
 }
 
-// expire gives back what is due in some slots, at most releaseMost places. It waits for the slots' locks, or leaves
-// those that somebody has locked.
+// expire gives back what is due in some slots, at most releaseMost places. It waits for the slots'
+// locks, or leaves those that somebody has locked.
 func (s *Service) expire(ctx context.Context, slots []SlotID, wait bool) (n int, err error) {
 	err = s.run(ctx, func(ctx context.Context, conn *pgx.Conn, _ bool) error {
 		return conn.QueryRow(ctx, expireSQL, s.now(), wait, slots).Scan(&n)
