@@ -155,9 +155,9 @@ func (s *Service) PatientAppointments(ctx context.Context, actor Actor, page Pag
 // those that were withdrawn have an index each.
 const dayAppointmentsSQL = `
    AND s.doctor_id = $8 AND (s.status <> 'WITHDRAWN' OR s.status = 'WITHDRAWN')
-   AND s.start_at >= (SELECT $9::date::timestamp AT TIME ZONE o.time_zone
+   AND s.start_at >= (SELECT wall_time($9::date::timestamp, o.time_zone)
                         FROM doctor d JOIN organization o ON o.id = d.organization_id WHERE d.id = $8)
-   AND s.start_at < (SELECT ($9::date + 1)::timestamp AT TIME ZONE o.time_zone
+   AND s.start_at < (SELECT wall_time(($9::date + 1)::timestamp, o.time_zone)
                        FROM doctor d JOIN organization o ON o.id = d.organization_id WHERE d.id = $8)
    AND ($5::timestamptz IS NULL OR (lower(a.during), a.id) > ($5, $6))
  ORDER BY lower(a.during), a.id

@@ -190,3 +190,34 @@ func TestDoctorAppointmentsGivenBack(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// Where clocks go back to midnight, a day begins the first time they show it: in Havana on 1 November 2026
+// at 04:00 UTC, and at 05:00 again.
+func TestDoctorAppointmentsMidnightTwice(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	p.exec(`UPDATE organization SET time_zone = 'America/Havana'`)
+	first := time.Date(2026, 11, 1, 4, 0, 0, 0, time.UTC)
+	service := p.at(first.AddDate(0, 0, -1))
+	for _, after := range []time.Duration{-30 * time.Minute, 0, 30 * time.Minute, time.Hour, 24*time.Hour + 30*time.Minute, 25 * time.Hour} {
+		slot := p.slot(first.Add(after).Sub(now), 1)
+		if _, err := service.Book(t.Context(), p.patient(), BookRequest{Slot: slot, Key: "k"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for day, want := range map[Date][]string{
+		{2026, 10, 31}: {"03:30"}, {2026, 11, 1}: {"04:00", "04:30", "05:00", "04:30"}, {2026, 11, 2}: {"05:00"},
+	} {
+		page, err := service.DoctorAppointments(t.Context(), p.staff(), p.doctor, day, Page{First: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, a := range page.Appointments {
+			got = append(got, a.StartAt.Format("15:04"))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", day, got, want)
+		}
+	}
+}
