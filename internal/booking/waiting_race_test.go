@@ -327,3 +327,28 @@ func TestOfferKilledAtEveryPoint(t *testing.T) {
 		})
 	}
 }
+
+// Of more than can be locked at once, it is those who have waited longest who are offered something.
+func TestManyTurns(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	slot := p.slot(30*time.Hour, 1000)
+	p.exec(`UPDATE time_slot SET booked_count = 500 WHERE id = $1`, slot)
+	p.exec(`
+		WITH p AS (INSERT INTO patient (issuer, subject) SELECT 'https://id.example', 'late-' || n FROM generate_series(1, 520) AS n RETURNING id)
+		INSERT INTO waiting_entry (doctor_id, organization_id, patient_id, first_day, last_day, during, turn, joined_by, created_at)
+		SELECT $1, $2, id, $4, $4::date + 30, tstzrange($3, $3::timestamptz + interval '30 days'), $3::timestamptz - id * interval '1 s', 'patient:x', $3::timestamptz - interval '1 day'
+		  FROM p`, p.doctor, p.organization, now, today)
+	p.exec(`
+		WITH locked AS MATERIALIZED (SELECT id FROM time_slot WHERE id = $1 FOR NO KEY UPDATE),
+		     waiting AS MATERIALIZED (SELECT id, lock_waiting($2, ARRAY[id], ARRAY[500], '{}') AS entries FROM locked)
+		SELECT give_back($2, ARRAY[id], ARRAY[500], entries) FROM waiting`, slot, now)
+	if n := one[int](p, `SELECT count(*) FROM waiting_entry WHERE status = 'OFFERED'`); n != 500 {
+		t.Errorf("%d offers, want 500", n)
+	}
+	if n := one[int](p, `
+		SELECT count(*) FROM waiting_entry w
+		 WHERE status = 'WAITING' AND EXISTS (SELECT FROM waiting_entry o WHERE o.status = 'OFFERED' AND o.patient_id < w.patient_id)`); n != 0 {
+		t.Errorf("%d who have waited longer than others were passed over", n)
+	}
+}
