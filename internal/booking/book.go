@@ -86,7 +86,12 @@ func (s *Service) claim(ctx context.Context, actor Actor, r BookRequest, hold bo
 		return c.booking, c.err
 	}
 	if s.batcher != nil && r.Time == nil {
-		return s.batcher.book(ctx, c)
+		booked, err := s.batcher.book(ctx, c)
+		if err != nil && errors.Is(err, ctx.Err()) { // the call may be in a transaction
+			return Booking{}, &Error{Code: OutcomeUnknown, RetryAfter: time.Second,
+				Message: "The request was given up before its outcome was known. Send the same request again."}
+		}
+		return booked, err
 	}
 	if r.Time != nil { // the doctor's lock makes one wait for the other anyway
 		give, err := s.stripes.take(ctx, targetKey(r.Slot, r.Time))

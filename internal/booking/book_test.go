@@ -267,3 +267,53 @@ func asError(t testing.TB, err error) *Error {
 	}
 	return refused
 }
+
+// Who gives up while their call is in a transaction is not told that nothing has happened.
+func TestGivenUpInFlight(t *testing.T) {
+	t.Parallel()
+	p := newPractice(t)
+	patient, slot := p.patient(), p.slot(time.Hour, 1)
+	tx, err := p.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // it was committed, if all went well
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(patient_lock_key($1))`, patient.PatientID); err != nil {
+		t.Fatal(err)
+	}
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := p.service.Book(ctx, patient, BookRequest{Slot: slot, Key: "k"})
+		outcome <- err
+	}()
+	p.await("the call waits for its patient", `SELECT EXISTS (SELECT FROM pg_locks
+		 WHERE NOT granted AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database()))`)
+	giveUp()
+	err = <-outcome
+	if told := Told(ctx, err); told.Code != OutcomeUnknown {
+		t.Errorf("told %+v (%v)", told, err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.await("it was booked all the same", `SELECT EXISTS (SELECT FROM appointment)`)
+	if b := p.book(patient, slot, "k"); !b.Replayed {
+		t.Errorf("the retry: %+v", b)
+	}
+}
+
+// await polls until a question is answered with yes.
+func (p *practice) await(what, sql string) {
+	p.t.Helper()
+	look, deadline := time.NewTicker(2*time.Millisecond), time.After(20*time.Second)
+	defer look.Stop()
+	for !one[bool](p, sql) {
+		select {
+		case <-look.C:
+		case <-deadline:
+			p.t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
