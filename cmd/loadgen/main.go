@@ -52,7 +52,7 @@ type command struct {
 	Seconds  int    `default:"5" help:"Length of a measurement; the burst takes six times as long."`
 	JSON     bool   `name:"json" help:"Print one JSON object for each scenario instead of a table."`
 	SVG      string `name:"svg" placeholder:"FILE" help:"Draw the result."`
-	Profile  string `placeholder:"FILE" type:"path" help:"Write a profile of the CPU time of openslot, of the last that was started."`
+	Profile  string `placeholder:"FILE" help:"Write a profile of the CPU time of openslot, of the last that was started."`
 	Doctors  int    `default:"2000" help:"How many doctors there are, with 560 slots each; the scenario grow has ten times as many."`
 	Patients int    `default:"300000" help:"How many registered patients take turns at booking."`
 	Rate     int    `default:"5000" help:"Calls per second of the burst."`

@@ -23,7 +23,7 @@ type Config struct {
 	JWT      JWT        `embed:"" prefix:"jwt-"`
 	LogLevel slog.Level `env:"OPENSLOT_LOG_LEVEL" default:"info" placeholder:"LEVEL" help:"Least level that is logged: debug, info, warn or error."`
 
-	CPUProfile string `name:"cpu-profile" env:"OPENSLOT_CPU_PROFILE" placeholder:"FILE" type:"path" help:"Write here, for go tool pprof, where the CPU time goes from start to stop."`
+	CPUProfile string `name:"cpu-profile" env:"OPENSLOT_CPU_PROFILE" placeholder:"FILE" help:"Write here, for go tool pprof, where the CPU time goes from start to stop."`
 }
 
 // Database says where PostgreSQL is.
