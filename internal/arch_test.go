@@ -28,7 +28,7 @@ var allowed = map[string][]string{
 	"cmd/dev":      {"internal/app", "internal/devenv"},
 	"cmd/loadgen":  {"internal/devenv"}, // a client, and a provider of its own tokens
 
-	"internal/app": {"graph", "internal/auth", "internal/availability", "internal/booking", "internal/live",
+	"internal/app": {"graph", "internal/auth", "internal/availability", "internal/booking", "internal/http1", "internal/live",
 		"internal/postgres", "internal/rest", "internal/schedule", "internal/web"},
 
 	"graph":         {"internal/auth", "internal/availability", "internal/booking", "internal/live", "internal/schedule"},
@@ -40,6 +40,7 @@ var allowed = map[string][]string{
 	"internal/schedule":     {"internal/booking"},
 
 	"internal/booking": nil,
+	"internal/http1":   nil,
 	"internal/web":     nil,
 
 	"internal/devenv":      {"internal/postgres", "migrations"}, // migrations: they name the test template

@@ -43,6 +43,7 @@ type ground struct {
 	pgbench    string // the program
 	folder     string // for sockets, programs, logs
 	openslot   string // the program
+	profile    string // the file for a profile of it, of the last that was started; "" = none
 	size       size
 	overREST   bool      // book and cancel over REST, not GraphQL
 	patients   *wallet   // who have rows

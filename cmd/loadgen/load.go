@@ -187,6 +187,10 @@ func (l openLoop) run(ctx context.Context) result {
 	return r
 }
 
+// leastNap lets calls that are due within it go together. It counts against the server, and is little
+// against what waking for each of thousands a second would take from it.
+const leastNap = time.Millisecond
+
 func (l openLoop) send(ctx context.Context, begin time.Time, arrivals chan<- arrival) {
 	defer close(arrivals)
 	random := l.seed
@@ -199,7 +203,7 @@ func (l openLoop) send(ctx context.Context, begin time.Time, arrivals chan<- arr
 		}
 		due := begin.Add(after)
 		if wait := time.Until(due); wait > 0 {
-			nap(wait)
+			nap(max(wait, leastNap))
 		}
 		arrivals <- arrival{n, due}
 	}

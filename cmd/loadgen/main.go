@@ -52,6 +52,7 @@ type command struct {
 	Seconds  int    `default:"5" help:"Length of a measurement; the burst takes six times as long."`
 	JSON     bool   `name:"json" help:"Print one JSON object for each scenario instead of a table."`
 	SVG      string `name:"svg" placeholder:"FILE" help:"Draw the result."`
+	Profile  string `placeholder:"FILE" help:"Write a profile of the CPU time of openslot, of the last that was started."`
 	Doctors  int    `default:"2000" help:"How many doctors there are, with 560 slots each; the scenario grow has ten times as many."`
 	Patients int    `default:"300000" help:"How many registered patients take turns at booking."`
 	Rate     int    `default:"5000" help:"Calls per second of the burst."`
@@ -144,7 +145,7 @@ func (c *command) measure(ctx context.Context, p plan, stdout, stderr io.Writer)
 		return err
 	}
 	defer g.close()
-	g.overREST = p.overREST
+	g.overREST, g.profile = p.overREST, c.Profile
 	rows, err := g.contests(ctx, p, c.Rounds)
 	if err != nil {
 		return err

@@ -45,7 +45,8 @@ func (db *database) instance(ctx context.Context, redis string, env ...string) (
 		"REDIS_URL=" + redis,
 		"OPENSLOT_LISTEN=127.0.0.1:0",
 		"OPENSLOT_JWT_ISSUER=" + issuer,
-		"OPENSLOT_JWT_SECRET=" + secret}, env...)...)
+		"OPENSLOT_JWT_SECRET=" + secret,
+		"OPENSLOT_CPU_PROFILE=" + db.profile}, env...)...)
 }
 
 // start runs a command that says {"address":"…"} in its log once it listens, and waits until path

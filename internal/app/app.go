@@ -26,6 +26,7 @@ import (
 	"openslot/internal/auth"
 	"openslot/internal/availability"
 	"openslot/internal/booking"
+	"openslot/internal/http1"
 	"openslot/internal/live"
 	"openslot/internal/postgres"
 	"openslot/internal/rest"
@@ -59,7 +60,7 @@ type App struct {
 	booking  *booking.Service
 	graph    *graph.Handler
 	rest     *rest.Handler
-	server   *http.Server
+	server   *http1.Server
 	socket   net.Listener
 }
 
@@ -93,7 +94,7 @@ func New(ctx context.Context, config Config, log *slog.Logger) (_ *App, err erro
 	if err != nil {
 		return nil, err
 	}
-	a.server = &http.Server{
+	a.server = &http1.Server{HTTP: &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
@@ -101,7 +102,7 @@ func New(ctx context.Context, config Config, log *slog.Logger) (_ *App, err erro
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
+	}}
 	var lc net.ListenConfig
 	if a.socket, err = lc.Listen(ctx, "tcp", config.HTTP.Listen); err != nil {
 		return nil, fmt.Errorf("app: %w (--listen or OPENSLOT_LISTEN says where the API listens)", err)

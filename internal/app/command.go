@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 
@@ -120,11 +121,33 @@ func (c *apiCommand) Run(at console) error {
 	}
 	log, flush := newLog(at.stderr, c.LogLevel)
 	defer flush()
-	instance, err := New(at.ctx, c.Config, log)
+	stop, err := profile(c.CPUProfile)
 	if err != nil {
 		return err
 	}
-	return instance.Run(at.ctx)
+	instance, err := New(at.ctx, c.Config, log)
+	if err == nil {
+		err = instance.Run(at.ctx)
+	}
+	return errors.Join(err, stop())
+}
+
+// profile writes a profile of this process to a file, if one is named, until stop is called.
+func profile(name string) (stop func() error, err error) {
+	if name == "" {
+		return func() error { return nil }, nil
+	}
+	file, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return file.Close()
+	}, nil
 }
 
 type workerCommand struct {

@@ -22,6 +22,8 @@ type Config struct {
 	HTTP     HTTP       `embed:""`
 	JWT      JWT        `embed:"" prefix:"jwt-"`
 	LogLevel slog.Level `env:"OPENSLOT_LOG_LEVEL" default:"info" placeholder:"LEVEL" help:"Least level that is logged: debug, info, warn or error."`
+
+	CPUProfile string `name:"cpu-profile" env:"OPENSLOT_CPU_PROFILE" placeholder:"FILE" help:"Write here, for go tool pprof, where the CPU time goes from start to stop."`
 }
 
 // Database says where PostgreSQL is.
