@@ -26,7 +26,7 @@ import (
 var publicFields = []string{"slots", "days", "doctor", "doctors", "__typename"}
 
 // unannouncedFields are mutations of what public fields answer with that no feed tells of.
-var unannouncedFields = []string{"createDoctor", "createOrganization"}
+var unannouncedFields = []string{"createDoctor", "createOrganization", "updateBookingRules"}
 
 // Limits of what is kept.
 const (
