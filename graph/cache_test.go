@@ -258,6 +258,15 @@ func TestNotKept(t *testing.T) {
 	if a := w.post(w.url, body); !strings.Contains(a.Body, "Dr. New") {
 		t.Errorf("whoever adds a doctor does not see them: %s", a.Body)
 	}
+	body = map[string]any{"query": fmt.Sprintf(`{ doctor(id: %d) { organization { bookingRules { holdMinutes } } } }`, w.northDoctor)}
+	w.post(w.url, body)
+	if !w.keeps(body) {
+		t.Fatal("the rules of a practice are not kept: what follows proves nothing")
+	}
+	get[any](w, w.staff(), `mutation { updateBookingRules(input: {holdMinutes: 7}) { organization { id } } }`, nil)
+	if a := w.post(w.url, body); !strings.Contains(a.Body, `"holdMinutes":7`) {
+		t.Errorf("whoever changes the rules reads the old ones: %s", a.Body)
+	}
 }
 
 // Without lists from a cache nothing tells when an answer has become old.
