@@ -123,10 +123,13 @@ func TestMixOfEverything(t *testing.T) {
 	if n := dead.Load(); n > 0 {
 		t.Errorf("%d deadlocks", n)
 	}
-	states := one[string](p, `SELECT string_agg(status || ' ' || n, ', ' ORDER BY status) FROM (SELECT status, count(*) AS n FROM appointment GROUP BY status) AS s`)
-	events := one[string](p, `SELECT string_agg(type || ' ' || n, ', ' ORDER BY type) FROM (SELECT type, count(*) AS n FROM outbox_event GROUP BY type) AS s`)
-	t.Logf("%d calls, %d of them OVERLOADED; %s; %s", calls.Load(), late.Load(), states, events)
+	t.Logf("%d calls, %d of them OVERLOADED; %s", calls.Load(), late.Load(), p.tally())
 	if n := one[int](p, `SELECT count(DISTINCT type) FROM outbox_event`); n < 8 {
 		t.Errorf("only %d kinds of event", n)
 	}
+}
+
+// tally is how many events of each kind there were.
+func (p *practice) tally() string {
+	return one[string](p, `SELECT string_agg(type || ' ' || n, ', ' ORDER BY type) FROM (SELECT type, count(*) AS n FROM outbox_event GROUP BY type) AS s`)
 }
