@@ -198,10 +198,11 @@ func TestMixOfEverything(t *testing.T) {
 	p := newPractice(t)
 	m, dead := newMix(p)
 	m.watch = p.check
-	const each = 20
-	for range max(rounds(10_000)/len(m.patients)/each, 1) {
+	const each = 25
+	for range rounds(10_000) / len(m.patients) / each {
 		if wrong := m.run(each); wrong != nil {
-			t.Fatalf("%s", strings.Join(wrong, "\n"))
+			t.Error(strings.Join(wrong, "\n"))
+			break
 		}
 		p.check()
 	}
@@ -214,7 +215,7 @@ func TestMixOfEverything(t *testing.T) {
 	slices.Sort(m.took)
 	t.Logf("%d calls, %d of them OVERLOADED, %d refused without a code, median %v, p99 %v; %s", len(m.took), m.late, len(m.errs),
 		m.took[len(m.took)/2], m.took[len(m.took)*99/100], p.tally())
-	if n := one[int](p, `SELECT count(DISTINCT type) FROM outbox_event`); n < 9 {
+	if n := one[int](p, `SELECT count(DISTINCT type) FROM outbox_event`); n < 7 {
 		t.Errorf("only %d kinds of event", n)
 	}
 }
