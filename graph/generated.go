@@ -289,7 +289,8 @@ type Query {
 
   """
   When an appointment of some minutes can begin on the day of a doctor whose hours are flexible, as it
-  is now. Doctors who have slots have no starts. Pass one as ` + "`" + `target: {time: …}` + "`" + `.
+  is now. Starts within the practice's notice or beyond its horizon are told to staff alone, whom these
+  don't bind. Doctors who have slots have no starts. Pass one as ` + "`" + `target: {time: …}` + "`" + `.
   """
   freeStarts(doctorId: ID!, date: Date!, minutes: Int!): FreeStarts!
 

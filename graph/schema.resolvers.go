@@ -163,7 +163,8 @@ func (r *queryResolver) Days(ctx context.Context, doctorID ID, from booking.Date
 }
 
 func (r *queryResolver) FreeStarts(ctx context.Context, doctorID ID, date booking.Date, minutes int) (*schedule.FreeStarts, error) {
-	starts, err := r.Schedule.FreeStarts(ctx, booking.DoctorID(doctorID), date, minutes)
+	starts, err := r.Schedule.FreeStarts(ctx, auth.ActorFrom(ctx),
+		schedule.StartsQuery{Doctor: booking.DoctorID(doctorID), Date: date, Minutes: minutes})
 	return &starts, err
 }
 

@@ -59,10 +59,11 @@ func TestFlexibleHours(t *testing.T) {
 	at := func(minutes int) string {
 		return two.Add(time.Duration(minutes) * time.Minute).UTC().Format(time.RFC3339)
 	}
-	day := func(minutes int) startsAnswer {
+	dayOf := func(token string, minutes int) startsAnswer {
 		t.Helper()
-		return get[startsAnswer](w, "", freeStarts, vars{"d": w.northDoctor, "date": date, "m": minutes})
+		return get[startsAnswer](w, token, freeStarts, vars{"d": w.northDoctor, "date": date, "m": minutes})
 	}
+	day := func(minutes int) startsAnswer { t.Helper(); return dayOf("", minutes) }
 	target := func(minutes, length int) vars {
 		return vars{"time": vars{"doctorId": id(w.northDoctor), "startAt": at(minutes), "minutes": length}}
 	}
@@ -108,6 +109,12 @@ func TestFlexibleHours(t *testing.T) {
 	get[payload](w, ada, `mutation($a:ID!){cancelAppointment(input:{appointmentId:$a}){changed errors{code}}}`, vars{"a": moved.Appointment.ID})
 	if s := day(30); len(s.Starts) != 7 {
 		t.Errorf("starts once all is given back: %+v", s)
+	}
+	get[struct{ Organization struct{ ID string } }](w, desk, `mutation{updateBookingRules(input:{noticeMinutes:10000}){organization{id}}}`, nil) // a week
+	for token, want := range map[string]int{"": 0, ada: 0, desk: 7} {
+		if s := dayOf(token, 30); len(s.Starts) != want {
+			t.Errorf("within the notice: %+v, want %d", s, want)
+		}
 	}
 	gone := get[targetAnswer](w, ada, `mutation($a:ID!){cancelAppointment(input:{appointmentId:$a}){`+`appointment{slot{status}}}}`, vars{"a": moved.Appointment.ID})
 	if gone.Appointment.Slot.Status != "WITHDRAWN" {

@@ -182,7 +182,7 @@ func columns(calls []*call) requests {
 	}
 	for i, c := range calls {
 		r.holds = mark(r.holds, c.hold, i, n)
-		r.exempt = mark(r.exempt, c.actor.exempt(), i, n)
+		r.exempt = mark(r.exempt, c.actor.Exempt(), i, n)
 		r.referrals = with(r.referrals, c.request.Referral, i, n)
 		r.overlaps = with(r.overlaps, c.request.OverlapReason, i, n)
 		r.slots[i], r.patients[i], r.keys[i], r.hashes[i] = c.request.Slot, c.request.Patient, c.request.Key, c.hash

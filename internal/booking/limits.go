@@ -13,9 +13,9 @@ type rule struct {
 // ruleColumns selects a rule, from a column rule.
 const ruleColumns = `(rule).name, (rule).number, (rule).moment`
 
-// exempt reports whether what a practice asks of its patients does not bind the actor. It binds
+// Exempt reports whether what a practice asks of its patients does not bind the actor. It binds
 // partners, who book for patients.
-func (a Actor) exempt() bool { return a.Kind == Staff || a.Kind == System }
+func (a Actor) Exempt() bool { return a.Kind == Staff || a.Kind == System }
 
 // refuse words the rule: which it is, and from or until when it does not refuse.
 func (r rule) refuse(code Code) error {

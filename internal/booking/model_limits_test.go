@@ -12,9 +12,6 @@ type modelRules struct {
 	active, holds, perDay *int
 }
 
-// length is that of every slot of a run.
-const length = 20 * time.Minute
-
 func (m *model) count(is func(*modelClaim) bool) (n int) {
 	for _, c := range m.claims {
 		if m.active(c) && is(c) {
@@ -44,7 +41,7 @@ func (m *model) forbidden(owner Actor, slot int, hold bool) Code {
 		return TooLate
 	case hold && reached(r.holds, func(c *modelClaim) bool { return c.status == AppointmentHeld }),
 		r.perDay != nil && m.stand(owner) >= *r.perDay,
-		reached(r.active, func(c *modelClaim) bool { return m.slots[c.slot].start.Add(length).After(m.now) }):
+		reached(r.active, func(c *modelClaim) bool { return m.slots[c.slot].end.After(m.now) }):
 		return LimitReached
 	}
 	return ""
@@ -58,7 +55,7 @@ func (m *model) cutOff(c *modelClaim) bool {
 // playRules gives the practice other rules.
 func (m *model) playRules(t *rapid.T, p *practice) {
 	some := func(name string, values ...int) *int {
-		if n := rapid.IntRange(0, 2*len(values)).Draw(t, name); n < len(values) {
+		if n := rapid.IntRange(0, 4*len(values)).Draw(t, name); n < len(values) {
 			return &values[n]
 		}
 		return nil

@@ -7,37 +7,40 @@ import (
 	"pgregory.net/rapid"
 )
 
-// reschedule is what a move to a slot comes to; "" and false: it is there already.
-func (m *model) reschedule(c *modelClaim, to int) (Code, bool) {
+// reschedule is what a move comes to, and the slot it leads to; "" and false: it is there already.
+func (m *model) reschedule(c *modelClaim, to modelTarget) (code Code, slot int, changed bool) {
 	switch state := m.state(c); {
-	case state == AppointmentBooked && c.slot == to:
-		return "", false
+	case state == AppointmentBooked && m.is(c, to):
+		return "", 0, false
 	case state == AppointmentExpired:
-		return HoldExpired, false
+		return HoldExpired, 0, false
 	case state != AppointmentBooked:
-		return InvalidState, false
+		return InvalidState, 0, false
 	case !m.slots[c.slot].start.After(m.now), m.cutOff(c):
-		return TooLate, false
+		return TooLate, 0, false
 	}
 	c.status = AppointmentCancelled // so that it is in nobody's way
-	code, _ := m.claim(c.owner, to, false, c.referral)
+	code, slot, _ = m.claimAt(c.owner, to, false, c.referral)
 	if code != "" {
 		c.status = AppointmentBooked
 	}
-	return code, code == ""
+	return code, slot, code == ""
 }
 
-// playMove moves an appointment, named in one way or the other, to some slot.
+// playMove moves an appointment, named in one way or the other, to some slot or time.
 func (m *model) playMove(t *rapid.T, p *practice, s *Service, some func() *modelClaim) {
-	c, to := some(), rapid.IntRange(0, len(m.slots)-1).Draw(t, "to")
-	r := RescheduleRequest{Appointment: c.id, To: m.slots[to].id, Key: fmt.Sprint(len(m.claims), "-", rapid.Uint64().Draw(t, "key"))}
+	c, to := some(), m.draw(t)
+	r := RescheduleRequest{Appointment: c.id, ToTime: to.time, Key: fmt.Sprint(len(m.claims), "-", rapid.Uint64().Draw(t, "key"))}
+	if to.time == nil {
+		r.To = m.slots[to.slot].id
+	}
 	if c.referral != "" && m.active(c) && rapid.Bool().Draw(t, "by referral") {
 		r.Appointment, r.Referral, r.From = 0, c.referral, m.slots[c.slot].id
 	}
-	want, changed := m.reschedule(c, to)
+	want, slot, changed := m.reschedule(c, to)
 	b, err := s.Reschedule(context.Background(), c.owner, r)
 	if code(err) != want || want == "" && b.Replayed == changed {
-		t.Fatalf("move of appointment %d to slot %d: %+v, %v; want %q, %v", c.id, to, b, err, want, changed)
+		t.Fatalf("move of appointment %d to %v: %+v, %v; want %q, %v", c.id, to, b, err, want, changed)
 	}
 	if !changed {
 		return
@@ -45,7 +48,7 @@ func (m *model) playMove(t *rapid.T, p *practice, s *Service, some func() *model
 	if *b.Appointment.Replaces != c.id {
 		t.Fatalf("%+v does not replace appointment %d", b.Appointment, c.id)
 	}
-	m.claims = append(m.claims, &modelClaim{id: b.Appointment.ID, slot: to, owner: c.owner, referral: c.referral, status: AppointmentBooked, move: r})
+	m.won(&modelClaim{id: b.Appointment.ID, slot: slot, owner: c.owner, referral: c.referral, status: AppointmentBooked, move: r}, b, "RESCHEDULED")
 }
 
 // mark is what a mark comes to.
@@ -70,7 +73,7 @@ func (m *model) mark(c *modelClaim, status AppointmentStatus) (Code, bool) {
 		case other(func(x *modelClaim) bool { return c.referral != "" && x.referral == c.referral }):
 			return ReferralInUse, false
 		case other(func(x *modelClaim) bool {
-			return x.owner == c.owner && m.slots[x.slot].start.Equal(m.slots[c.slot].start)
+			return x.owner == c.owner && m.slots[x.slot].overlaps(m.slots[c.slot])
 		}):
 			return Overlap, false
 		}
@@ -87,5 +90,11 @@ func (m *model) playMark(t *rapid.T, p *practice, s *Service, some func() *model
 	got, err := s.Mark(context.Background(), p.staff(), c.id, status)
 	if code(err) != want || want == "" && (got.Changed != changed || got.Appointment.Status != status) {
 		t.Fatalf("mark of appointment %d as %s: %+v, %v; want %q, %v", c.id, status, got, err, want, changed)
+	}
+	if event := string(status); changed {
+		if status == AppointmentBooked {
+			event = "UNMARKED"
+		}
+		m.tell(event, c)
 	}
 }

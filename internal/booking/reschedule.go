@@ -142,7 +142,7 @@ func (s *Service) move(ctx context.Context, c *call, id AppointmentID) error {
 		err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, rerun bool) error {
 			again = rerun
 			row := conn.QueryRow(ctx, rescheduleSQL, s.now(), id, sees.patient, sees.organization, sees.registrar,
-				c.request.Slot, c.request.Key, c.actor.Caller(), c.hash, c.request.OverlapReason, c.actor.exempt(),
+				c.request.Slot, c.request.Key, c.actor.Caller(), c.hash, c.request.OverlapReason, c.actor.Exempt(),
 				target.doctor, target.start, target.minutes)
 			o = outcome{}
 			return scanAppointment(row, &o.appointment, &o.code, &o.opensAt,

@@ -44,7 +44,7 @@ func (s *Service) step(ctx context.Context, actor Actor, step string, id Appoint
 		)
 		err := s.run(ctx, func(ctx context.Context, conn *pgx.Conn, rerun bool) error {
 			row := conn.QueryRow(ctx, stepSQL, s.now(), step, id, sees.patient, sees.organization, sees.registrar,
-				actor.Caller(), reason, actor.exempt())
+				actor.Caller(), reason, actor.Exempt())
 			taken, decided = Step{}, outcome{}
 			if err := scanAppointment(row, &taken.Appointment, &decided.code,
 				&decided.rule.name, &decided.rule.number, &decided.rule.moment); err != nil {

@@ -96,7 +96,7 @@ func (s *Service) transactTime(ctx context.Context, c *call) (outcomes []outcome
 		rerun = again
 		row := conn.QueryRow(ctx, claimTimeSQL, s.now(), r.Time.Doctor, r.Time.StartAt, r.Time.Minutes,
 			r.Patient, r.Key, c.actor.Caller(), c.hash, c.actor.Organization, c.actor.Registrar(),
-			c.hold, optional(r.Referral), optional(r.OverlapReason), c.actor.exempt())
+			c.hold, optional(r.Referral), optional(r.OverlapReason), c.actor.Exempt())
 		o = outcome{}
 		return scanAppointment(row, &o.appointment, &o.code, &o.opensAt, &o.rule.name, &o.rule.number, &o.rule.moment, &o.lapsed)
 	})

@@ -37,8 +37,9 @@ type reply struct {
 	status   int // 0 = 200
 	body     any // to be written as JSON
 	location string
-	// public answers are the same for everybody and have an ETag. If the first member of the body is
-	// asOf, it is not part of what the answer says: that it was read again does not change the tag.
+	// public answers are the same for everybody, or for all but staff, and have an ETag. If the first
+	// member of the body is asOf, it is not part of what the answer says: that it was read again does
+	// not change the tag.
 	public bool
 
 	page   *page              // instead: a page of our own

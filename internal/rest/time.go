@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"openslot/internal/booking"
+	"openslot/internal/schedule"
 )
 
 func listStarts(h *Handler, in *request) (reply, error) {
@@ -14,7 +15,7 @@ func listStarts(h *Handler, in *request) (reply, error) {
 	if err := in.fault(); err != nil {
 		return reply{}, err
 	}
-	found, err := h.Schedule.FreeStarts(in.Context(), id, date, minutes)
+	found, err := h.Schedule.FreeStarts(in.Context(), in.actor, schedule.StartsQuery{Doctor: id, Date: date, Minutes: minutes})
 	return reply{body: startsJSON{found.AsOf, found.Date.String(), found.TimeZone, found.Minutes, found.Durations, found.Starts}, public: true}, err
 }
 

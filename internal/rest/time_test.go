@@ -2,6 +2,7 @@ package rest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,5 +89,12 @@ func TestTimes(t *testing.T) {
 	}
 	if a := starts("minutes=30&date=" + date); len(a.member("starts").([]any)) != 2 { // 15:15 and 15:30
 		t.Errorf("starts: %s", a.body)
+	}
+	w.exec(`UPDATE organization SET notice_minutes = 10000`) // a week
+	for token, want := range map[string]int{"": 0, ada: 0, w.token(booking.Staff, "desk"): 2} {
+		a := w.get(fmt.Sprintf("/api/doctors/%d/starts?minutes=30&date=%s", w.doctor, date), token)
+		if len(a.member("starts").([]any)) != want || !strings.Contains(strings.Join(a.header.Values("Vary"), ","), "Authorization") {
+			t.Errorf("within the notice: %s, want %d", a.body, want)
+		}
 	}
 }

@@ -81,29 +81,43 @@ type FreeStarts struct {
 	Starts    []time.Time // UTC, in ascending order
 }
 
-// freeStartsSQL has one clock for all.
+// freeStartsSQL has one clock for all. The rules of the practice that bind every patient are those that
+// forbid a time to nobody in particular: notice and horizon, by the function that claim asks.
 const freeStartsSQL = `
-WITH z AS (SELECT o.time_zone, coalesce($4, now()) AS now
+WITH z AS (SELECT o.id, o.time_zone, o.ruled AND NOT $5 AS ruled, coalesce($4, now()) AS now
              FROM doctor d JOIN organization o ON o.id = d.organization_id WHERE d.id = $1)
-SELECT z.time_zone, z.now, ARRAY(SELECT free_starts(z.now, $1, $2, $3)),
+SELECT z.time_zone, z.now,
+       ARRAY(SELECT s.at FROM free_starts(z.now, $1, $2, $3) AS s (at)
+              WHERE NOT z.ruled OR (forbidding_rule(z.now, z.id, NULL, s.at, false)).code IS NULL
+              ORDER BY s.at),
        ARRAY(SELECT DISTINCT u::int AS minutes
                FROM working_hours($1, wall_time($2::date::timestamp, z.time_zone), wall_time($2::date::timestamp, z.time_zone)) AS w,
                     unnest(w.durations) AS u
               WHERE w.end_at > wall_time($2::date::timestamp, z.time_zone) ORDER BY minutes)
   FROM z`
 
-// FreeStarts reads when an appointment of some minutes (1 to 1440) with the doctor can begin on a day,
-// and could be booked now. A doctor without flexible hours that day has no starts. It asks the database
-// each time: unlike the slots of a day, starts are kept by no cache. It refuses with INVALID other
-// minutes; NOT_FOUND for an unknown doctor.
-func (s *Service) FreeStarts(ctx context.Context, doctor booking.DoctorID, date booking.Date, minutes int) (FreeStarts, error) {
-	if minutes < 1 || minutes > minutesOfDay {
+// StartsQuery asks when appointments can begin.
+type StartsQuery struct {
+	Doctor  booking.DoctorID
+	Date    booking.Date
+	Minutes int // of the appointment, 1 to 1440
+}
+
+// FreeStarts reads when an appointment with the doctor can begin on a day, and could be booked by the
+// actor now: starts that the practice's notice or horizon refuses to every patient are told to staff
+// alone. What is a patient's own affair, limits and other appointments, is not looked at. A doctor
+// without flexible hours that day has no starts. It asks the database each time: unlike the slots of a
+// day, starts are kept by no cache. It refuses with INVALID other minutes; NOT_FOUND for an unknown
+// doctor.
+func (s *Service) FreeStarts(ctx context.Context, actor booking.Actor, q StartsQuery) (FreeStarts, error) {
+	if q.Minutes < 1 || q.Minutes > minutesOfDay {
 		return FreeStarts{}, booking.Refuse(booking.Invalid, "minutes must be between 1 and %d.", minutesOfDay)
 	}
-	f := FreeStarts{Date: date, Minutes: minutes}
-	err := s.pool.QueryRow(ctx, freeStartsSQL, doctor, date, minutes, s.now()).Scan(&f.TimeZone, &f.AsOf, &f.Starts, &f.Durations)
+	f := FreeStarts{Date: q.Date, Minutes: q.Minutes}
+	err := s.pool.QueryRow(ctx, freeStartsSQL, q.Doctor, q.Date, q.Minutes, s.now(), actor.Exempt()).
+		Scan(&f.TimeZone, &f.AsOf, &f.Starts, &f.Durations)
 	if err != nil {
-		return FreeStarts{}, wrap(orElse(err, noDoctor()), "free starts of doctor %d", doctor)
+		return FreeStarts{}, wrap(orElse(err, noDoctor()), "free starts of doctor %d", q.Doctor)
 	}
 	f.AsOf = f.AsOf.UTC()
 	for i, at := range f.Starts {
