@@ -3,6 +3,7 @@ package booking
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -74,7 +75,7 @@ func benchmarkBook(b *testing.B, url string, cfg Config) {
 			at := times[(k+k/n)%int64(len(times))] // a patient's next turn is for another time
 			actor := Actor{Kind: Patient, Subject: "p" + strconv.FormatInt(k%n, 10), PatientID: patients[k%n]}
 			begin := time.Now()
-			booked, err := service.Book(ctx, actor, BookRequest{Slot: at[k*7919%int64(len(at))], Key: "k" + strconv.FormatInt(k, 10)})
+			booked, err := service.Book(ctx, actor, BookRequest{Slot: at[rand.IntN(len(at))], Key: "k" + strconv.FormatInt(k, 10)})
 			own = append(own, time.Since(begin))
 			if err != nil || booked.Replayed || booked.Appointment.Status != AppointmentBooked {
 				b.Errorf("call %d: %+v, %v", k, booked, err)
