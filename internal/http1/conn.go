@@ -157,7 +157,8 @@ func (c *conn) answer(m *message) (goOn bool) {
 	c.startWatch(cancel)
 	defer c.endWatch()
 	w := &c.response
-	w.reset()
+	w.begin()
+	defer w.end()
 	c.server.HTTP.Handler.ServeHTTP(w, m.request(ctx, c.remote))
 	return w.finish() == nil && !w.last
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -22,21 +23,37 @@ type response struct {
 
 	begun   bool // the status is known and the fields are fixed
 	status  int
-	typed   bool   // there is a Content-Type, or there should be none
-	last    bool   // the connection ends with this answer
-	chunked bool   // the head has been sent
-	head    []byte // without what is only known with the body
-	body    []byte // that has not been sent
-	err     error  // of the connection
+	typed   bool  // there is a Content-Type, or there should be none
+	last    bool  // the connection ends with this answer
+	chunked bool  // the head has been sent
+	*unsent       // nil between answers
+	err     error // of the connection
 }
 
-func (w *response) reset() {
+// unsent is what has not been sent of an answer. Connections are many and answers few at any one
+// time, so they share it.
+type unsent struct {
+	head []byte // without what is only known with the body
+	body []byte
+}
+
+var unsents = sync.Pool{New: func() any { return new(unsent) }}
+
+// keptUnsent is how many bytes somebody else may get with an unsent. Few answers are longer.
+const keptUnsent = 2 * flushFrom
+
+// begin makes room for an answer, which ends with end.
+func (w *response) begin() {
 	clear(w.header)
-	head, body := w.head[:0], w.body[:0]
-	if cap(head)+cap(body) > bufferSize { // few answers are so long; connections are many
-		head, body = nil, nil
+	*w = response{conn: w.conn, header: w.header, unsent: unsents.Get().(*unsent)} //nolint:forcetypeassert,errcheck // as New has it
+}
+
+func (w *response) end() {
+	if cap(w.head)+cap(w.body) <= keptUnsent {
+		w.head, w.body = w.head[:0], w.body[:0]
+		unsents.Put(w.unsent)
 	}
-	*w = response{conn: w.conn, header: w.header, head: head, body: body}
+	w.unsent = nil
 }
 
 // Header implements [http.ResponseWriter]. What is changed after the status was written is not sent.
