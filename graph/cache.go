@@ -30,8 +30,8 @@ var unannouncedFields = []string{"createDoctor", "createOrganization", "updateBo
 
 // Limits of what is kept.
 const (
-	keptMost      = 20_000    // answers
-	keptBytesMost = 32 << 20  // of answers and the requests that they answer
+	keptMost      = 1 << 15   // answers
+	keptBytesMost = 160 << 20 // of answers and the requests that they answer
 	keptMax       = 256 << 10 // bytes of one
 )
 

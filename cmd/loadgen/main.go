@@ -13,8 +13,9 @@
 // each measurement the database is: what breaks a rule is counted as a violation.
 //
 // Scenarios are contests (report.go has their rows): book.go, list.go, burst.go with seven.go,
-// inprocess.go, live.go with idle.go, stir.go, and screens in audience.go. load.go has the two ways to call: as soon as answered, and at a rate whatever the
-// answers. A caller belongs to one goroutine; what callers share has a lock of its own.
+// inprocess.go, live.go with idle.go, stir.go, and screens in audience.go. load.go has the two ways
+// to call: as soon as answered, and at a rate whatever the answers. A caller belongs to one
+// goroutine; what callers share has a lock of its own.
 package main
 
 import (

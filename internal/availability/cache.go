@@ -19,7 +19,7 @@ import (
 
 const (
 	listLife    = 4 * time.Second       // how old a list gets, wherever it was kept
-	listsMost   = 4096                  // lists in memory
+	listsMost   = 1 << 15               // lists in memory, of some 6 kB if they are of a day with its slots
 	readTimeout = 5 * time.Second       // for the database
 	listSkew    = 20 * time.Millisecond // by how much the age of a list from Redis may be wrong
 	feedLag     = time.Second           // from a commit until it is announced, with a wide margin
@@ -244,8 +244,8 @@ func fromRedis[T any](ctx context.Context, c *Cache, k listKey) (list, bool) {
 type changes struct {
 	began   time.Time
 	all     moment
-	doctors [1 << 12]moment
-	days    [1 << 16]moment
+	doctors [1 << 15]moment
+	days    [1 << 19]moment
 }
 
 // moment is a time after changes.began, or zero.
