@@ -19,7 +19,7 @@ import (
 
 const (
 	listLife    = 4 * time.Second       // how old a list gets, wherever it was kept
-	listsMost   = 1 << 15               // lists in memory, of some 6 kB if they are of a day with its slots
+	listsMost   = 1 << 15               // lists in memory
 	readTimeout = 5 * time.Second       // for the database
 	listSkew    = 20 * time.Millisecond // by how much the age of a list from Redis may be wrong
 	feedLag     = time.Second           // from a commit until it is announced, with a wide margin
