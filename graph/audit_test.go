@@ -32,11 +32,11 @@ func npm(t *testing.T, name string) (command func(name string, args ...string) *
 		c.Dir = folder
 		return c
 	}
-	output(t, command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"))
+	run(t, command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"))
 	return command
 }
 
-func output(t *testing.T, command *exec.Cmd) string {
+func run(t *testing.T, command *exec.Cmd) string {
 	t.Helper()
 	out, err := command.CombinedOutput()
 	if err != nil {
@@ -50,7 +50,7 @@ func TestAudits(t *testing.T) {
 	t.Parallel()
 	command := npm(t, "audit")
 	world := newWorld(t, func(parts *Parts) { parts.Introspection = true }) // some audits ask for types
-	lines := strings.Split(strings.TrimSpace(output(t, command("node", "audit.mjs", world.url))), "\n")
+	lines := strings.Split(strings.TrimSpace(run(t, command("node", "audit.mjs", world.url))), "\n")
 	for _, line := range lines {
 		if !strings.HasPrefix(line, "ok\t") {
 			t.Error(line)

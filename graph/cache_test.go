@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -62,9 +63,12 @@ func (w *world) post(url string, body any, headers ...string) answer {
 }
 
 // keeps reports whether there is an answer kept for a body.
-func (w *world) keeps(body any) bool {
+func (w *world) keeps(body any) bool { return w.kept(body) != nil }
+
+// kept is the answer kept for a body, or nil.
+func (w *world) kept(body any) *kept {
 	text, _ := json.Marshal(body)
-	return w.handler.responses.find(w.handler.responses.question(http.MethodPost, mediaJSON, text)) != nil
+	return w.handler.responses.find(w.handler.responses.question(http.MethodPost, mediaJSON, text))
 }
 
 // selection writes a random selection of public fields, in every form that GraphQL has for one.
@@ -202,6 +206,98 @@ func TestKeptUntilChanged(t *testing.T) {
 			t.Fatal(want)
 		}
 		await(t, "the change shows", func() bool { return w.post(w.url, body).Body == want })
+	}
+}
+
+// An answer whose lists were found to be as they were is not made again, and has the bytes of the
+// executor all the same, with the moment of which it now is. A change makes an end of it.
+func TestKeptRenewed(t *testing.T) {
+	t.Parallel()
+	w, _, _ := keeping(t)
+	slot := w.slot(w.northDoctor, noon(1), 50)
+	for n := range 4 {
+		w.slot(w.northDoctor, noon(1).Add(time.Duration(1+n)*time.Hour), 1+n)
+	}
+	parts := w.handler.plans.resolver.Parts
+	parts.KeepResponses = false
+	plain := New(parts) // on the same lists
+	executor := httptest.NewServer(plain)
+	defer executor.Close()
+	execute := func(body any) answer {
+		plain.plans.known.Purge()
+		return w.post(executor.URL, body)
+	}
+	type asked struct {
+		body  any
+		first *kept
+	}
+	var all []asked
+	for seed := range uint64(60) {
+		s := &selection{dice: rand.New(rand.NewPCG(seed, 3))}
+		of := s.of("DaySlots")
+		asOf := []string{" asOf", " then: asOf", "", " asOf slots { asOf: free }", " a: asOf b: asOf"}[seed/2%5]
+		if seed%2 == 0 {
+			of = " {" + asOf + strings.TrimPrefix(of, " {")
+		} else {
+			of = strings.TrimSuffix(of, " }") + asOf + " }"
+		}
+		query := "query ($d: ID!, $on: Date!) { slots(doctorId: $d, date: $on, includeFull: true)" + of + " } " + strings.Join(s.fragments, " ")
+		body := map[string]any{"query": query, "variables": vars{"d": id(w.northDoctor), "on": noon(1).Format(time.DateOnly)}}
+		if a := w.post(w.url, body); len(a.Errors) > 0 || !w.planned(query) {
+			continue
+		}
+		all = append(all, asked{body: body})
+	}
+	w.handler.responses.purge() // those were the executor's: the next are the plans'
+	for i := range all {
+		w.post(w.url, all[i].body)
+		k := *w.kept(all[i].body)
+		if at := k.asOf; at.to > 0 && i%2 == 0 { // moments are not all of the same length
+			k.body = slices.Concat(k.body[:at.from], []byte("0"), k.body[at.to:])
+			k.asOf.to, k.length = at.from+1, strconv.Itoa(len(k.body))
+			w.handler.responses.keep(&k)
+		}
+		all[i].first = &k
+	}
+	await(t, "all are old", func() bool {
+		return !slices.ContainsFunc(all, func(a asked) bool { return a.first.trace.Good() })
+	})
+	w.trace.take()
+	renewed := 0
+	for _, a := range all {
+		var got, want answer
+		for range 3 { // the list may be renewed in between
+			if got, want = w.post(w.url, a.body), execute(a.body); got.Body == want.Body {
+				break
+			}
+		}
+		if got.Body != want.Body || got.Status != want.Status {
+			t.Errorf("%s\nrenewed  %s\nexecuted %s", a.body, got.Body, want.Body)
+		}
+		for name, values := range want.Header {
+			if name != "Date" && !slices.Equal(got.Header[name], values) {
+				t.Errorf("renewed it has %s %q, the executor's %q", name, got.Header[name], values)
+			}
+		}
+		if k := w.kept(a.body); k != nil && &k.body[0] == &a.first.body[0] {
+			renewed++
+		} else if a.first.renewable {
+			t.Errorf("made again: %s", a.body)
+		}
+	}
+	if queries := w.trace.take(); len(queries) > 0 {
+		t.Errorf("the database was asked: %q", queries)
+	}
+	if renewed < 10 || renewed == len(all) {
+		t.Errorf("%d of %d were renewed: this proves little", renewed, len(all))
+	}
+	sql[int64](w, `UPDATE time_slot SET booked_count = 41 WHERE id = $1 RETURNING version`, slot)
+	await(t, "the feed tells of it", func() bool { _, _, same := all[0].first.trace.Renewed(); return !same })
+	for _, a := range all {
+		await(t, "the change shows", func() bool { return w.post(w.url, a.body).Body == execute(a.body).Body })
+		if k := w.kept(a.body); k != nil && &k.body[0] == &a.first.body[0] {
+			t.Errorf("renewed in spite of a change: %s", a.body)
+		}
 	}
 }
 

@@ -13,7 +13,16 @@ import (
 )
 
 // writer writes what is selected of a value.
-type writer[T any] func(buf *bytes.Buffer, v *T)
+type writer[T any] func(out *output, v *T)
+
+// output is what writers write.
+type output struct {
+	bytes.Buffer
+	moments []span // where it says how old it is
+}
+
+// span is from where to where something lies.
+type span struct{ from, to int }
 
 // object is a type of the contract as plans know it: the fields that a value answers by itself.
 type object[T any] struct {
@@ -36,7 +45,7 @@ func compile[T any](operation *graphql.OperationContext, set ast.SelectionSet, o
 		}
 		switch below := o.objects[f.Name]; {
 		case f.Name == "__typename":
-			p.write = func(buf *bytes.Buffer, _ *T) { buf.WriteString(`"` + o.name + `"`) }
+			p.write = func(out *output, _ *T) { out.WriteString(`"` + o.name + `"`) }
 		case below != nil:
 			p.write = below(operation, f.Selections)
 		default:
@@ -47,13 +56,13 @@ func compile[T any](operation *graphql.OperationContext, set ast.SelectionSet, o
 		}
 		parts = append(parts, p)
 	}
-	return func(buf *bytes.Buffer, v *T) {
-		buf.WriteByte('{')
+	return func(out *output, v *T) {
+		out.WriteByte('{')
 		for _, p := range parts {
-			buf.WriteString(p.key)
-			p.write(buf, v)
+			out.WriteString(p.key)
+			p.write(out, v)
 		}
-		buf.WriteByte('}')
+		out.WriteByte('}')
 	}
 }
 
@@ -64,11 +73,11 @@ func one[P, T any](of func(*P) *T, o object[T]) func(*graphql.OperationContext, 
 		if write == nil {
 			return nil
 		}
-		return func(buf *bytes.Buffer, v *P) {
+		return func(out *output, v *P) {
 			if inner := of(v); inner != nil {
-				write(buf, inner)
+				write(out, inner)
 			} else {
-				buf.WriteString("null")
+				out.WriteString("null")
 			}
 		}
 	}
@@ -81,27 +90,27 @@ func many[P, T any](of func(*P) []T, o object[T]) func(*graphql.OperationContext
 		if write == nil {
 			return nil
 		}
-		return func(buf *bytes.Buffer, v *P) {
-			buf.WriteByte('[')
+		return func(out *output, v *P) {
+			out.WriteByte('[')
 			for i := range of(v) {
 				if i > 0 {
-					buf.WriteByte(',')
+					out.WriteByte(',')
 				}
-				write(buf, &of(v)[i])
+				write(out, &of(v)[i])
 			}
-			buf.WriteByte(']')
+			out.WriteByte(']')
 		}
 	}
 }
 
 // scalar is a field that the contract's own marshaler writes.
 func scalar[T, V any](marshal func(V) graphql.Marshaler, of func(*T) V) writer[T] {
-	return func(buf *bytes.Buffer, v *T) { marshal(of(v)).MarshalGQL(buf) }
+	return func(out *output, v *T) { marshal(of(v)).MarshalGQL(out) }
 }
 
 // plain is a field as lists have hundreds of: it is appended, without anything left behind.
 func plain[T, V any](add func([]byte, V) []byte, of func(*T) V) writer[T] {
-	return func(buf *bytes.Buffer, v *T) { buf.Write(add(buf.AvailableBuffer(), of(v))) }
+	return func(out *output, v *T) { out.Write(add(out.AvailableBuffer(), of(v))) }
 }
 
 func appendInt[V ~int | ~int64](b []byte, n V) []byte { return strconv.AppendInt(b, int64(n), 10) }
@@ -109,6 +118,16 @@ func appendInt[V ~int | ~int64](b []byte, n V) []byte { return strconv.AppendInt
 // appendWord writes a value of an enumeration.
 func appendWord[V ~string](b []byte, word V) []byte {
 	return append(append(append(b, '"'), word...), '"')
+}
+
+// moment is a field that says how old the rest is, which may become younger and stay the same.
+func moment[T any](of func(*T) time.Time) writer[T] {
+	write := plain(appendDateTime, of)
+	return func(out *output, v *T) {
+		from := out.Len()
+		write(out, v)
+		out.moments = append(out.moments, span{from, out.Len()})
+	}
 }
 
 // orNull writes what may be missing.
@@ -180,7 +199,7 @@ var dayObject = object[availability.Day]{
 	scalars: map[string]writer[availability.Day]{
 		"date":     scalar(MarshalDate, func(d *availability.Day) booking.Date { return d.Date }),
 		"timeZone": scalar(MarshalString, func(d *availability.Day) string { return d.TimeZone }),
-		"asOf":     plain(appendDateTime, func(d *availability.Day) time.Time { return d.AsOf }),
+		"asOf":     moment(func(d *availability.Day) time.Time { return d.AsOf }),
 	},
 	objects: map[string]func(*graphql.OperationContext, ast.SelectionSet) writer[availability.Day]{
 		"slots": many(func(d *availability.Day) []booking.Slot { return d.Slots }, slotObject),

@@ -34,7 +34,7 @@ type plan struct {
 
 // call reads the variables, calls the core, and returns how to write its answer. Variables that it
 // does not understand are no error: ok is false, and the executor says what is wrong with them.
-type call func(ctx context.Context, variables map[string]any) (write func(*bytes.Buffer), ok bool, err error)
+type call func(ctx context.Context, variables map[string]any) (write func(*output), ok bool, err error)
 
 // plannedFields are the fields that can have a plan: given what is selected, how to call them. They
 // return nil for what they can't do.
@@ -108,17 +108,18 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request, q question, par
 		write(w, q.media, &graphql.Response{Data: []byte("null"), Errors: gqlerror.List{h.presentAt(ctx, r, p.root, err)}})
 		return true
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, p.size.Load()+64))
-	buf.WriteString(`{"data":{"` + p.root.Alias + `":`)
-	fill(buf)
-	buf.WriteString("}}")
-	p.size.Store(int64(buf.Len()))
+	out := &output{Buffer: *bytes.NewBuffer(make([]byte, 0, p.size.Load()+64))}
+	out.WriteString(`{"data":{"` + p.root.Alias + `":`)
+	fill(out)
+	out.WriteString("}}")
+	p.size.Store(int64(out.Len()))
 	if slices.Contains(publicFields, p.root.Name) {
-		k := newKept(q, buf.Bytes(), trace)
+		k := newKept(q, out.Bytes(), trace)
+		k.ofLists(out.moments)
 		h.responses.keep(k)
 		k.write(w, r)
 	} else {
-		writeBody(w, q.media, http.StatusOK, buf.Bytes())
+		writeBody(w, q.media, http.StatusOK, out.Bytes())
 	}
 	return true
 }
@@ -163,14 +164,14 @@ func planBook(r *resolver, operation *graphql.OperationContext, root graphql.Col
 	for _, f := range graphql.CollectFields(operation, root.Selections, []string{payloadObject.name}) {
 		asked = append(asked, f.Name)
 	}
-	return func(ctx context.Context, variables map[string]any) (func(*bytes.Buffer), bool, error) {
+	return func(ctx context.Context, variables map[string]any) (func(*output), bool, error) {
 		input, _ := variables[names[0]].(map[string]any)
 		request, ok := bookRequest(input)
 		if !ok || len(variables) != 1 {
 			return nil, false, nil
 		}
 		payload, err := r.book(ctx, request, asked)
-		return func(buf *bytes.Buffer) { write(buf, payload) }, true, err
+		return func(out *output) { write(out, payload) }, true, err
 	}
 }
 
@@ -217,7 +218,7 @@ func planSlots(r *resolver, operation *graphql.OperationContext, root graphql.Co
 	if names == nil || write == nil {
 		return nil
 	}
-	return func(ctx context.Context, variables map[string]any) (func(*bytes.Buffer), bool, error) {
+	return func(ctx context.Context, variables map[string]any) (func(*output), bool, error) {
 		id, isID := variables[names[0]].(string)
 		text, isText := variables[names[1]].(string)
 		doctor, badID := UnmarshalDoctorID(id)
@@ -226,6 +227,6 @@ func planSlots(r *resolver, operation *graphql.OperationContext, root graphql.Co
 			return nil, false, nil
 		}
 		day, err := r.day(ctx, doctor, date, full)
-		return func(buf *bytes.Buffer) { write(buf, day) }, true, err
+		return func(out *output) { write(out, day) }, true, err
 	}
 }

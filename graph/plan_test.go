@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -138,8 +137,8 @@ func TestPlanIsUsed(t *testing.T) {
 	if known == nil {
 		t.Fatal("no plan")
 	}
-	known.call = func(context.Context, map[string]any) (func(*bytes.Buffer), bool, error) {
-		return func(buf *bytes.Buffer) { buf.WriteString("1") }, true, nil
+	known.call = func(context.Context, map[string]any) (func(*output), bool, error) {
+		return func(out *output) { out.WriteString("1") }, true, nil
 	}
 	if a := w.ask(token, planned, variables); a.Body != `{"data":{"bookAppointment":1}}` {
 		t.Errorf("the plan is not used: %s", a.Body)

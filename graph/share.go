@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"bytes"
 	"strings"
 	"sync"
 	"time"
@@ -43,11 +42,11 @@ var updateObject = object[live.Update]{
 func (s *shape) payload(u *live.Update) []byte { return u.Encoded(s, s.encode) }
 
 func (s *shape) encode(u *live.Update) []byte {
-	var buf bytes.Buffer
-	buf.WriteString(s.head)
-	s.write(&buf, u)
-	buf.WriteString("}}")
-	return buf.Bytes()
+	var out output
+	out.WriteString(s.head)
+	s.write(&out, u)
+	out.WriteString("}}")
+	return out.Bytes()
 }
 
 // keptShapes is how many selections are known. Apps have a handful.

@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"strings"
@@ -165,7 +164,7 @@ func TestWatchPanics(t *testing.T) {
 	o := s.operations["1"].watch
 	s.mu.Unlock()
 	s.wire.acquire() // nobody tells anything meanwhile
-	o.shape = &shape{write: func(*bytes.Buffer, *live.Update) { panic("boom") }}
+	o.shape = &shape{write: func(*output, *live.Update) { panic("boom") }}
 	s.wire.release()
 	hub.Consumer().Stale(w.northDoctor, time.Time{})
 	if got := string(c.expect("error", "1")); !strings.Contains(got, "INTERNAL") || strings.Contains(got, "boom") {

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -27,10 +29,14 @@ func list(ctx context.Context, c *caller, doctor int, day string, n int) error {
 }
 
 // listing is a load of lists of popular doctors, of tomorrow, which is what most people want to know,
-// with a booking now and then.
+// with a booking now and then. Every list has been read once before it begins: what a list costs that
+// is kept is asked for, and ten times as many take ten times as long to be read for the first time.
 func (db *database) listing(ctx context.Context, p *process, callers int, t times) (result, error) {
 	day, err := db.day(ctx)
 	if err != nil {
+		return result{}, err
+	}
+	if err := db.readOnce(ctx, p, callers, day); err != nil {
 		return result{}, err
 	}
 	popular := newZipf(db.doctors)
@@ -47,6 +53,24 @@ func (db *database) listing(ctx context.Context, p *process, callers int, t time
 		}}.run(ctx)
 	db.complain(&r.tally)
 	return r, nil
+}
+
+// readOnce asks for the list of every doctor.
+func (db *database) readOnce(ctx context.Context, p *process, callers int, day string) error {
+	all, ctx := errgroup.WithContext(ctx)
+	for i := range callers {
+		all.Go(func() error {
+			c := newCaller(p.address, i)
+			defer c.conn.close()
+			for doctor := i; doctor < db.doctors; doctor += callers {
+				if err := list(ctx, c, doctor, day, doctor); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return all.Wait()
 }
 
 // lists measures the program listing.

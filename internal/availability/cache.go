@@ -50,6 +50,7 @@ type Cache struct {
 	flights  singleflight.Group
 	changes  changes
 	clock    atomic.Pointer[dbClock]
+	ids      atomic.Int64 // of lists, the last
 }
 
 // listKey names a list: a day with its slots, or what is left of days.
@@ -71,6 +72,7 @@ func (k listKey) String() string {
 // list is an answer, and when it is good.
 type list struct {
 	value any
+	id    int64     // of how it came here: lists with the same one say the same
 	read  time.Time // when its read began: it lacks nothing that was committed before
 	ends  time.Time // when the next of its slots begins or opens
 	until time.Time
@@ -157,6 +159,7 @@ func fetch[T any](ctx context.Context, c *Cache, k listKey, read func(context.Co
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 		defer cancel()
 		if l, ok := fromRedis[T](ctx, c, k); ok {
+			l.id = c.ids.Add(1)
 			c.lists.Add(k, l)
 			return l, nil
 		}
@@ -165,7 +168,7 @@ func fetch[T any](ctx context.Context, c *Cache, k listKey, read func(context.Co
 		if err != nil {
 			return nil, err
 		}
-		l := list{value: value, read: began, ends: after(began, life), until: began.Add(min(life, listLife))}
+		l := list{value: value, id: c.ids.Add(1), read: began, ends: after(began, life), until: began.Add(min(life, listLife))}
 		if c.good(k, l) {
 			c.lists.Add(k, l)
 			toRedis[T](ctx, c, k, l)
@@ -239,13 +242,16 @@ func fromRedis[T any](ctx context.Context, c *Cache, k listKey) (list, bool) {
 	return l, age >= listSkew && c.good(k, l)
 }
 
-// changes knows when the feed last told of a change, by doctor and day. What a place in its tables
-// is about is not exact: another doctor's change may seem to be this one's, which costs a read.
+// changes knows when the feed last told of a change, by doctor and day. What a place in its table is
+// about is not exact: a change of the doctor 32,768 numbers on, or on a day 31 days on, seems to be
+// this one's too, which costs a read.
 type changes struct {
 	began   time.Time
 	all     moment
-	doctors [1 << 15]moment
-	days    [1 << 19]moment
+	doctors [1 << 15]struct {
+		any  moment     // on whatever day
+		days [31]moment // side by side, as a list asks for them
+	}
 }
 
 // moment is a time after changes.began, or zero.
@@ -254,11 +260,12 @@ type moment struct{ ns atomic.Int64 }
 func (m *moment) now(began time.Time) { m.ns.Store(int64(time.Since(began))) }
 
 func (c *changes) doctor(d booking.DoctorID) *moment {
-	return &c.doctors[uint64(d)%uint64(len(c.doctors))]
+	return &c.doctors[uint64(d)%uint64(len(c.doctors))].any
 }
 
 func (c *changes) of(d booking.DoctorID, day int64) *moment {
-	return &c.days[(uint64(d)*1000003+uint64(day))%uint64(len(c.days))]
+	days := &c.doctors[uint64(d)%uint64(len(c.doctors))].days
+	return &days[uint64(day)%uint64(len(days))]
 }
 
 // last is when something of the list has last changed. Its days are the doctor's; in UTC they may
@@ -329,4 +336,24 @@ func (t *Trace) Good() bool {
 		}
 	}
 	return time.Now().Before(t.until)
+}
+
+// Renewed returns the trace of the same answer as it would be made now, and the AsOf of its first day
+// (zero if it has none). It is false if the answer might be another one, or would have to be read to
+// know. It speaks of the lists alone: an answer with anything else in it can't be renewed.
+func (t *Trace) Renewed() (renewed *Trace, asOf time.Time, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	renewed = &Trace{parts: make([]part, 0, len(t.parts)), until: time.Now().Add(listLife)}
+	for _, p := range t.parts {
+		l, ok := p.cache.find(p.key)
+		if !ok || l.id != p.list.id {
+			return nil, time.Time{}, false
+		}
+		if day, ok := l.value.(Day); ok && asOf.IsZero() {
+			asOf = day.AsOf
+		}
+		renewed.parts = append(renewed.parts, part{p.cache, p.key, l})
+	}
+	return renewed, asOf, len(t.parts) > 0 && !t.until.IsZero()
 }

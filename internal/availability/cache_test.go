@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"sync/atomic"
 	"testing"
@@ -34,7 +35,12 @@ type reader struct {
 
 func (r *reader) fetch(t testing.TB, c *Cache, k listKey) int64 {
 	t.Helper()
-	n, err := fetch(t.Context(), c, k, func(context.Context) (int64, time.Duration, error) {
+	return r.fetchIn(t.Context(), t, c, k)
+}
+
+func (r *reader) fetchIn(ctx context.Context, t testing.TB, c *Cache, k listKey) int64 {
+	t.Helper()
+	n, err := fetch(ctx, c, k, func(context.Context) (int64, time.Duration, error) {
 		n := r.reads.Add(1)
 		if r.during != nil {
 			r.during()
@@ -115,19 +121,27 @@ func TestCacheRenewed(t *testing.T) {
 				c, begun, reads := newCache(nil), time.Now(), int64(0)
 				c.caughtUp = time.Now
 				time.Sleep(time.Nanosecond)
-				ask := func() Day {
-					day, err := fetch(t.Context(), c, someDay, func(context.Context) (Day, time.Duration, error) {
+				ask := func() (Day, *Trace) {
+					ctx, trace := WithTrace(t.Context())
+					day, err := fetch(ctx, c, someDay, func(context.Context) (Day, time.Duration, error) {
 						reads++
 						return Day{AsOf: c.clock.Load().when(time.Now())}, tt.life, nil
 					})
 					must(t, err)
-					return day
+					return day, trace
 				}
-				ask()
+				_, trace := ask()
 				time.Sleep(time.Minute)
 				tt.feed(c, begun)
 				time.Sleep(time.Nanosecond)
-				day := ask()
+				renewed, asOf, ok := trace.Renewed()
+				day, _ := ask()
+				if same := reads == 1; ok != same || ok && (!asOf.Equal(day.AsOf) || !renewed.Good()) {
+					t.Errorf("the answer is renewed: %t, as of %s, the list of %s", ok, asOf, day.AsOf)
+				}
+				if _, _, ok := trace.Renewed(); ok != (reads == 1) {
+					t.Errorf("renewed by a list that was read again: %t", ok)
+				}
 				if reads != tt.reads {
 					t.Errorf("%d reads, want %d", reads, tt.reads)
 				}
@@ -136,6 +150,70 @@ func TestCacheRenewed(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// An answer is renewed only if it is known to be of lists and nothing else that has changed.
+func TestTraceRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(nil)
+		c.caughtUp = time.Now
+		time.Sleep(time.Nanosecond)
+		other := listKey{doctor: 8, from: someDay.from, days: 3}
+		ctx, trace := WithTrace(t.Context())
+		none, day := &reader{life: time.Hour}, Day{}
+		_, nothing := WithTrace(t.Context())
+		none.fetchIn(ctx, t, c, other)
+		_, err := fetch(ctx, c, someDay, func(context.Context) (Day, time.Duration, error) { return day, time.Hour, nil })
+		must(t, err)
+		past, untracedToo := WithTrace(t.Context())
+		none.fetchIn(past, t, c, other)
+		untraced(past)
+		time.Sleep(time.Minute)
+		if trace.Good() {
+			t.Error("a minute later it is as good as new")
+		}
+		if _, _, ok := nothing.Renewed(); ok {
+			t.Error("an answer without lists is renewed")
+		}
+		if _, _, ok := untracedToo.Renewed(); ok {
+			t.Error("an answer with a list past the cache is renewed")
+		}
+		renewed, asOf, ok := trace.Renewed()
+		if age := time.Since(asOf); !ok || !renewed.Good() || age < 0 || age > listLife {
+			t.Errorf("renewed: %t, as of %s ago", ok, age)
+		}
+		c.Changed([]booking.Slot{{DoctorID: 8, StartAt: time.Date(2026, 10, 6, 12, 0, 0, 0, time.UTC)}})
+		time.Sleep(time.Nanosecond)
+		if _, _, ok := renewed.Renewed(); ok || renewed.Good() {
+			t.Error("one of its lists has changed, and it is good")
+		}
+	})
+}
+
+// A change makes nobody read again who did not ask for it, for as many doctors as a large practice has
+// and as many days as are open.
+func TestChangesApart(t *testing.T) {
+	t.Parallel()
+	c := newCache(nil)
+	at := time.Date(2026, 10, 5, 12, 0, 0, 0, time.UTC)
+	c.Changed([]booking.Slot{{DoctorID: 7, StartAt: at}})
+	changed := map[listKey]bool{}
+	for doctor := range booking.DoctorID(len(c.changes.doctors)) {
+		for n := range 29 {
+			k := listKey{doctor: doctor, from: someDay.from.AddDays(n - 14), days: 1, slots: true}
+			if c.changes.last(k).After(c.changes.began) {
+				changed[k] = true
+			}
+		}
+	}
+	want := map[listKey]bool{}
+	for day := 4; day <= 6; day++ { // in some zone it is on
+		want[listKey{doctor: 7, from: booking.Date{Year: 2026, Month: 10, Day: day}, days: 1, slots: true}] = true
+	}
+	if !maps.Equal(changed, want) {
+		t.Errorf("lists that are read again: %v, want %v", changed, want)
 	}
 }
 
