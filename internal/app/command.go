@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/schollz/progressbar/v3"
@@ -112,7 +114,8 @@ type apiCommand struct {
 }
 
 // gcPercent is GOGC where the environment does not say: requests leave little behind, so that memory
-// is cheaper here than collecting it (a sixth of the server's time).
+// is cheaper here than collecting it (a sixth of the server's time). It ends where a container's memory
+// does (limitMemory).
 const gcPercent = 400
 
 func (c *apiCommand) Run(at console) error {
@@ -121,6 +124,7 @@ func (c *apiCommand) Run(at console) error {
 	}
 	log, flush := newLog(at.stderr, c.LogLevel)
 	defer flush()
+	limitMemory(log)
 	stop, err := profile(c.CPUProfile)
 	if err != nil {
 		return err
@@ -130,6 +134,19 @@ func (c *apiCommand) Run(at console) error {
 		err = instance.Run(at.ctx)
 	}
 	return errors.Join(err, stop())
+}
+
+// limitMemory makes garbage be collected in time where a container's memory has a limit and GOMEMLIMIT
+// does not say: who fills it is killed.
+func limitMemory(log *slog.Logger) {
+	limit, err := memlimit.Set()
+	if err != nil { // there are no containers here, or none that we understand
+		log.Debug("no limit of memory was found", "error", err)
+		return
+	}
+	if limit < math.MaxInt64 {
+		log.Info("the container's memory is limited", "collectAt", limit)
+	}
 }
 
 // profile writes a profile of this process to a file, if one is named, until stop is called.

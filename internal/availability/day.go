@@ -120,6 +120,7 @@ func (s *Service) readDay(ctx context.Context, doctor booking.DoctorID, date boo
 		return Day{}, 0, noDoctor()
 	}
 	day.AsOf = day.AsOf.UTC()
+	day.Slots = slices.Clone(day.Slots) // it may be kept for long: without the room in which it grew
 	return day, min(life, day.life()), nil
 }
 
